@@ -234,7 +234,7 @@ func (c *Compiler) markOverlapping(ranges map[Key]bool, key Key) {
 
 // resolve decides which service gets key, and publishes its frontend.
 func (c *Compiler) resolve(key Key, w *work) {
-	claimants := c.claimants.of[key]
+	claimants := c.claimants.byKey[key]
 	for _, s := range claimants {
 		w.problems[s.Name] = true
 	}

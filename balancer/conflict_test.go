@@ -22,7 +22,7 @@ func TestClaimConflictsLaw(t *testing.T) {
 		before, had := map[Name]*Service{}, map[Name]map[Key]string{}
 		for n := range r.IntN(most) {
 			name := Name(fmt.Sprint("s", n))
-			before[name] = crowded(r, name)
+			before[name] = conflictingService(r, name)
 			had[name] = before[name].Claims()
 		}
 		changes := map[Name]*Service{}
@@ -33,7 +33,7 @@ func TestClaimConflictsLaw(t *testing.T) {
 			has[name] = had[name]
 			switch r.IntN(3) {
 			case 0:
-				changes[name] = crowded(r, name)
+				changes[name] = conflictingService(r, name)
 				has[name], changed[name] = changes[name].Claims(), 1
 			case 1:
 				changes[name] = nil
@@ -97,9 +97,9 @@ func contestText(a, b Name, key Key, isNew bool) string {
 	return fmt.Sprint(min(a, b), " and ", max(a, b), " at ", key.Addr, " ", key.Port, "/", key.Proto, ", new: ", isNew)
 }
 
-// crowded returns a random service. There are only a few possible addresses and ports, so such
+// conflictingService returns a random service. There are only a few possible addresses and ports, so such
 // services often conflict.
-func crowded(r *rand.Rand, name Name) *Service {
+func conflictingService(r *rand.Rand, name Name) *Service {
 	s := &Service{Name: name}
 	address := func() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(3))}) }
 	s.VIPs = append(s.VIPs, address())

@@ -116,8 +116,8 @@ type serviceTable struct {
 // healthTables are the checks of a service. A single check may be written without a list.
 type healthTables []Health
 
-// Lone marks a list that package decode also accepts as a single element.
-func (healthTables) Lone() {}
+// AllowsSingle marks a list that package decode also accepts as a single element.
+func (healthTables) AllowsSingle() {}
 
 // endpointTable is an endpoint as users write it in a table, where the address has another type.
 type endpointTable struct {

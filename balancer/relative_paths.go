@@ -24,7 +24,7 @@ func isRelativeProgram(name string) bool { return strings.Contains(name, "/") &&
 // absolute. Relative paths start in folder, the folder of the table's file. DecodeService refuses
 // relative paths, because definitions from etcd have no folder.
 func ResolvePaths(fields map[string]any, folder string) map[string]any {
-	if log, is := fields["access_log"].(string); is && log != JournalLog && isRelative(log) {
+	if log, ok := fields["access_log"].(string); ok && log != JournalLog && isRelative(log) {
 		fields = maps.Clone(fields)
 		fields["access_log"] = filepath.Join(folder, log)
 	}

@@ -26,7 +26,7 @@ func Compile(env Env, in Inputs) Desired {
 			claimants.add(f.Key, s)
 		}
 	}
-	for key := range claimants.of {
+	for key := range claimants.byKey {
 		if s, contested := claimants.winner(key, &in); contested {
 			out.Contested = out.Contested.Set(key, s.Name)
 		}

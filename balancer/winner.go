@@ -12,7 +12,7 @@ import (
 
 // claimants holds the services that claim each key.
 type claimants struct {
-	of map[Key][]*Service // unsorted
+	byKey map[Key][]*Service // unsorted
 	// ranges has the claimed ranges of ports on each address, unsorted.
 	ranges map[netip.Addr][]Key
 }
@@ -22,18 +22,18 @@ func newClaimants() claimants {
 }
 
 func (c *claimants) add(key Key, s *Service) {
-	if key.Port.IsRange() && len(c.of[key]) == 0 {
+	if key.Port.IsRange() && len(c.byKey[key]) == 0 {
 		c.ranges[key.Addr] = append(c.ranges[key.Addr], key)
 	}
-	c.of[key] = append(c.of[key], s)
+	c.byKey[key] = append(c.byKey[key], s)
 }
 
 func (c *claimants) remove(key Key, s *Service) {
-	c.of[key] = slices.DeleteFunc(c.of[key], func(t *Service) bool { return t == s })
-	if len(c.of[key]) > 0 {
+	c.byKey[key] = slices.DeleteFunc(c.byKey[key], func(t *Service) bool { return t == s })
+	if len(c.byKey[key]) > 0 {
 		return
 	}
-	delete(c.of, key)
+	delete(c.byKey, key)
 	if !key.Port.IsRange() {
 		return
 	}
@@ -46,7 +46,7 @@ func (c *claimants) remove(key Key, s *Service) {
 // winner returns the service that gets key, and whether others lose it. A range also loses to a
 // better claim to an overlapping range. The winner might then not claim key itself.
 func (c *claimants) winner(key Key, in *Inputs) (best *Service, contested bool) {
-	best, contested = winner(key, c.of[key], in), len(c.of[key]) > 1
+	best, contested = winner(key, c.byKey[key], in), len(c.byKey[key]) > 1
 	if !key.Port.IsRange() {
 		return best, contested
 	}
@@ -56,7 +56,7 @@ func (c *claimants) winner(key Key, in *Inputs) (best *Service, contested bool) 
 			continue
 		}
 		contested = true
-		s := winner(other, c.of[other], in)
+		s := winner(other, c.byKey[other], in)
 		switch held := in.Holders.At(other) == s.Name; {
 		case held && !holds, held == holds && compareClaims(s, best) < 0:
 			best, holds = s, held

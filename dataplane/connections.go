@@ -74,8 +74,8 @@ type ConnectionQuery struct {
 	State    string
 }
 
-// Names reports whether q selects c.
-func (q *ConnectionQuery) Names(c *Connection) bool {
+// Matches reports whether q selects c.
+func (q *ConnectionQuery) Matches(c *Connection) bool {
 	return (q.Service == "" || q.Service == c.Service) &&
 		(q.Frontend == balancer.Key{} || q.Frontend.Covers(c.Frontend)) &&
 		matches(c.Client, q.Client) && matches(c.Backend, q.Backend) &&

@@ -164,7 +164,7 @@ func (e *Engine) Run(ctx context.Context) error {
 			e.watch.hurry()
 			continue
 		case <-e.watch.timer.C:
-			if !e.look(ctx) {
+			if !e.checkDamage(ctx) {
 				continue
 			}
 		case <-e.wake:

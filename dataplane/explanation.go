@@ -61,9 +61,9 @@ func (o Object) Counted(n uint64) Object {
 	return o
 }
 
-// Led returns the probability that the client's next connection is sent to a backend. If affinity
+// Probability returns the probability that the client's next connection is sent to a backend. If affinity
 // selects a backend, it is 1 for that backend. Otherwise it is the backend's share.
-func (e *Explanation) Led(backend netip.AddrPort) float64 {
+func (e *Explanation) Probability(backend netip.AddrPort) float64 {
 	if e.Sticky.IsValid() {
 		if e.Sticky == backend {
 			return 1

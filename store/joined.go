@@ -126,14 +126,14 @@ func contests(local, fleet Snapshot) []balancer.Problem {
 // that the node defines itself. If same is false, the node's own definitions have changed. In this
 // case it returns after, to which the caller must apply these definitions.
 func follow[K snap.Ordered[K], N snap.Ordered[N], V, O any](
-	out, before, after snap.Map[K, *V], own snap.Map[N, *O], same bool, of func(K) N,
+	out, before, after snap.Map[K, *V], own snap.Map[N, *O], same bool, nameOf func(K) N,
 ) snap.Map[K, *V] {
 	if !same {
 		return after
 	}
 	for key, c := range snap.Diff(before, after) {
 		switch {
-		case own.Has(of(key)):
+		case own.Has(nameOf(key)):
 		case c.HasNew:
 			out = out.Set(key, c.New)
 		default:

@@ -34,8 +34,8 @@ type defaulter interface{ SetDefaults() }
 // Example returns a short valid table.
 type exampler interface{ Example() string }
 
-// lone is implemented by list types whose only element may be written without the list.
-type lone interface{ Lone() }
+// singleAllower is implemented by list types whose only element may be written without the list.
+type singleAllower interface{ AllowsSingle() }
 
 // renamer is implemented by pointers to structs whose fields have other names in other programs.
 // OtherNames maps each such name to the replacement.
@@ -369,7 +369,7 @@ func (d *decoder) tables(v reflect.Value, tree map[string]any) {
 
 // slice decodes a list into v. An empty list becomes nil, so equal definitions compare as equal.
 func (d *decoder) slice(v reflect.Value, raw any, allowed string) {
-	if _, ok := v.Interface().(lone); ok && !isList(raw) {
+	if _, ok := v.Interface().(singleAllower); ok && !isList(raw) {
 		d.loneElement(v, raw, allowed)
 		return
 	}

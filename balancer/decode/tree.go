@@ -62,7 +62,7 @@ func (e *encoder) value(v reflect.Value) any {
 	case reflect.Struct:
 		return e.table(v, newWithDefaults(v.Type()).Elem())
 	case reflect.Slice:
-		if _, ok := v.Interface().(lone); ok && v.Len() == 1 {
+		if _, ok := v.Interface().(singleAllower); ok && v.Len() == 1 {
 			return e.value(v.Index(0))
 		}
 		list := make([]any, v.Len())

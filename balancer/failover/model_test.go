@@ -38,9 +38,9 @@ type moment struct {
 	// changed is 1 if etcd has a newer revision of the session than the revoking node knows. known
 	// is the age of the revision that the revoking node knows.
 	changed, known int8
-	// burying is 1 while the revocation of the session is pending. buried is 1 if etcd has executed
+	// revoking is 1 while the revocation of the session is pending. revoked is 1 if etcd has executed
 	// the revocation.
-	burying, buried int8
+	revoking, revoked int8
 }
 
 // witness is the state of a juror.
@@ -79,7 +79,7 @@ func (m *model) digits(s *moment, f func(v *int8, values int)) {
 	f(&s.renewed, l)
 	f(&s.gate, int(m.t())+1)
 	f(&s.known, d)
-	for _, v := range []*int8{&s.bound, &s.refreshing, &s.opening, &s.binding, &s.changed, &s.burying, &s.buried} {
+	for _, v := range []*int8{&s.bound, &s.refreshing, &s.opening, &s.binding, &s.changed, &s.revoking, &s.revoked} {
 		f(v, 2)
 	}
 }
@@ -208,7 +208,7 @@ func (m *model) restart(s moment, j int, emit func(moment, string)) {
 	if w.known != w.boot {
 		t := s
 		next := &t.jurors[j]
-		if next.known = w.boot; s.buried == 1 && m.bug != "confirms an unknown session" {
+		if next.known = w.boot; s.revoked == 1 && m.bug != "confirms an unknown session" {
 			next.dead = 1 // etcd no longer has the session
 		}
 		emit(t, fmt.Sprint("registered ", j))
@@ -232,7 +232,7 @@ func (m *model) renew(s moment, emit func(moment, string)) {
 		return
 	}
 	asked := s.asked
-	if s.asked = m.l() + 1; s.buried == 0 {
+	if s.asked = m.l() + 1; s.revoked == 0 {
 		s.renewed, s.changed = min(s.renewed, asked), 1
 		m.forget(&s) // etcd refuses a revocation that is based on an older revision of the session
 	}
@@ -240,7 +240,7 @@ func (m *model) renew(s moment, emit func(moment, string)) {
 }
 
 func (m *model) forget(s *moment) {
-	s.burying = 0
+	s.revoking = 0
 	for j := range s.jurors {
 		s.jurors[j].counted = 0
 	}
@@ -301,15 +301,15 @@ func (m *model) revokeSession(s moment, emit func(moment, string)) {
 	case "revokes a new revision":
 		known = 0
 	}
-	if s.burying == 0 && s.buried == 0 && MayRevoke(present, known, n, votes, m.Timing) && s.changed == 0 {
+	if s.revoking == 0 && s.revoked == 0 && MayRevoke(present, known, n, votes, m.Timing) && s.changed == 0 {
 		t := s
-		t.burying = 1
+		t.revoking = 1
 		for j := range t.jurors {
 			t.jurors[j].counted = t.jurors[j].vote
 		}
 		emit(t, "to bury")
 	}
-	if s.burying == 1 {
+	if s.revoking == 1 {
 		t := s
 		ok := s.changed == 0
 		for j := range m.n - 1 {
@@ -317,7 +317,7 @@ func (m *model) revokeSession(s moment, emit func(moment, string)) {
 			ok = ok && (w.counted == 0 || w.counted == w.known+1 || m.bug == "revokes with votes of earlier runs")
 		}
 		if m.forget(&t); ok {
-			t.buried = 1
+			t.revoked = 1
 		}
 		emit(t, fmt.Sprint("buried ", ok))
 	}
@@ -347,7 +347,7 @@ func (m *model) check(t *testing.T, most int) (states int, way string) {
 			}
 			seen[x] = true
 			queue, from = append(queue, x), append(from, i)
-			if s.buried == 1 && s.gate > 0 && s.bound == 1 {
+			if s.revoked == 1 && s.gate > 0 && s.bound == 1 {
 				found = len(queue) - 1
 			}
 		})

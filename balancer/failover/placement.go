@@ -22,7 +22,7 @@ func (p placement) destination(v *vip) (to, why string) {
 		return p.ranking.best(v), "standby"
 	case p.ranking.cut(v):
 		return p.ranking.best(v), "network"
-	case leader != "" && leader != p.o.Name && p.peers.reachesEtcd(leader) && p.ranking.whyNot(leader, v, false) == "":
+	case leader != "" && leader != p.o.Name && p.peers.reachesEtcd(leader) && p.ranking.blockReason(leader, v, false) == "":
 		return leader, "group" // even if flapping, because a VIP may be useless without its group
 	case v.flapping(p.now):
 		return "", ""
@@ -46,14 +46,14 @@ func (p placement) move(v *vip, m Move) (to, why, refusal string) {
 	if m.To == p.o.Name {
 		return "", "", "the node already has the VIP"
 	}
-	no := p.ranking.whyNot(m.To, v, m.Force)
+	no := p.ranking.blockReason(m.To, v, m.Force)
 	if no == "" && !p.peers.reachesEtcd(m.To) {
 		no = "the node does not reach etcd"
 	}
 	switch {
 	case no != "":
 		return "", "", m.To + " can't take the VIP: " + no
-	case p.ranking.whyNot(m.To, v, false) != "":
+	case p.ranking.blockReason(m.To, v, false) != "":
 		return m.To, forced, ""
 	}
 	return m.To, "move", ""

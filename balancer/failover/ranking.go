@@ -38,9 +38,9 @@ type ranking struct {
 	counted map[string]int
 }
 
-// whyNot returns the reason why a node can't hold a VIP and the other VIPs of its group now, or "".
+// blockReason returns the reason why a node can't hold a VIP and the other VIPs of its group now, or "".
 // If force is set, a node that can hold the VIP need not be able to serve it.
-func (r *ranking) whyNot(name string, v *vip, force bool) string {
+func (r *ranking) blockReason(name string, v *vip, force bool) string {
 	for _, each := range r.vips.together(v) {
 		if why := r.whyNotAlone(name, each, force); why != "" {
 			return why
@@ -142,7 +142,7 @@ func (r *ranking) candidates(v *vip) []string {
 	leader := r.leader(v)
 	var can []string
 	for name := range r.etcd.members {
-		if r.whyNot(name, v, false) == "" {
+		if r.blockReason(name, v, false) == "" {
 			can = append(can, name)
 		}
 	}

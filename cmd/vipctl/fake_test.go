@@ -241,7 +241,7 @@ func (d *fakeDaemon) connections(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d.answer(w, r, func() any {
-		return slices.DeleteFunc(append([]api.Connection{}, d.conns...), func(c api.Connection) bool { return !q.Names(&c) })
+		return slices.DeleteFunc(append([]api.Connection{}, d.conns...), func(c api.Connection) bool { return !q.Matches(&c) })
 	})
 }
 

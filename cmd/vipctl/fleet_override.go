@@ -55,7 +55,7 @@ func newFleetOverride(c *cli.Call, q api.OverrideRequest) (*fleetOverride, error
 	}
 	f.addKept()
 	if f.targets, err = f.Targets(&q); err == nil {
-		err = lookup.Spares(f.Inputs, &q, f.targets)
+		err = lookup.CheckCapacity(f.Inputs, &q, f.targets)
 	}
 	if err != nil || q.Node != "" { // an address that was found needs no DNS name
 		f.noteUnresolved()

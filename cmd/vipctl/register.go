@@ -102,7 +102,7 @@ func runRegister(c *cli.Call) error {
 		return err
 	}
 	if command != nil {
-		return r.around(command)
+		return r.runCommand(command)
 	}
 	r.run()
 	<-c.Done()

@@ -12,8 +12,8 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// around runs a command while the endpoint is registered, and returns its exit code.
-func (r *registration) around(command []string) error {
+// runCommand runs a command while the endpoint is registered, and returns its exit code.
+func (r *registration) runCommand(command []string) error {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, append(passedSignals(), os.Interrupt, syscall.SIGTERM)...)
 	defer signal.Stop(signals)

@@ -51,7 +51,7 @@ func (g *gateway) explains(open net.Conn) {
 	if len(e.Existing) != 1 || e.Existing[0].Client != client {
 		g.t.Errorf("existing connections of %s = %+v, want one connection; steps: %+v", client, e.Existing, e.Steps)
 	}
-	if l := e.Live; l == nil || l.Error != "" || e.Led(l.Endpoint) == 0 || l.Connected <= 0 || l.Taken < l.Connected {
+	if l := e.Live; l == nil || l.Error != "" || e.Probability(l.Endpoint) == 0 || l.Connected <= 0 || l.Taken < l.Connected {
 		g.t.Errorf("live connection = %+v, want an answer", l)
 	}
 	for at, want := range map[string]explain.Answer{

@@ -105,7 +105,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitDone
 	}
 	complain(err)
-	daemon.TellStatus(err.Error()) // systemctl status still shows it when systemd has given up and the log has rotated
+	daemon.SetStatus(err.Error()) // systemctl status still shows it when systemd has given up and the log has rotated
 	if errors.Is(err, daemon.ErrConfig) {
 		return exitConfig
 	}

@@ -71,7 +71,7 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 		return exitConfig
 	}
 	o.Log = log
-	for _, err := range owner.Urgent() {
+	for _, err := range owner.SetRealtime() {
 		log.Warn("vipd owner might be late on a busy host", "err", err)
 		o.Hindered = append(o.Hindered, err.Error())
 	}

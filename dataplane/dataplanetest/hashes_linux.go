@@ -81,7 +81,7 @@ func checkClientHash(r *rig, scheduler balancer.Scheduler, key balancer.Key, sin
 	if key.Addr.Is6() {
 		s = sinks[1]
 	}
-	clients := crowd(400, key.Addr)
+	clients := randomClients(400, key.Addr)
 	all := hashService(scheduler, key.Addr)
 	meet := func(services ...*balancer.Service) []netip.Addr {
 		r.Helper()
@@ -121,7 +121,7 @@ func checkClientHash(r *rig, scheduler balancer.Scheduler, key balancer.Key, sin
 
 func checkVIPHash(r *rig, sinks [2]*sink) {
 	const vips = 24
-	clients := crowd(3, r.w.vip[0])
+	clients := randomClients(3, r.w.vip[0])
 	all := hashService(balancer.DestinationHash)
 	for i := range vips {
 		all.VIPs = append(all.VIPs, vipN(180 + i)[0])
@@ -149,8 +149,8 @@ func checkVIPHash(r *rig, sinks [2]*sink) {
 	}
 }
 
-// crowd returns n random client addresses in the family of vip.
-func crowd(n int, vip netip.Addr) []netip.Addr {
+// randomClients returns n random client addresses in the family of vip.
+func randomClients(n int, vip netip.Addr) []netip.Addr {
 	random := rand.New(rand.NewPCG(50, 0))
 	all := make([]netip.Addr, n)
 	for i := range all {

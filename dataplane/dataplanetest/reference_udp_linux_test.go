@@ -65,7 +65,7 @@ func (r *reference) flow(e *front, pc *net.UDPConn, from netip.AddrPort) (*pair,
 // Connections calls visit for the open connections that q selects.
 func (r *reference) Connections(_ context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	for _, c := range r.open() {
-		if !q.Names(&c) {
+		if !q.Matches(&c) {
 			continue
 		}
 		if err := visit(&c); err != nil {

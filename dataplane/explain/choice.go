@@ -34,7 +34,7 @@ func (n *Inputs) choose(a *Answer, f *balancer.Frontend) {
 		a.step("choice", false, "%s", a.Choice)
 	}
 	for _, b := range f.Backends {
-		e := Endpoint{Address: f.AddrOf(b.Addr, a.To), State: b.State, Weight: b.Weight, Part: a.Led(b.Addr), target: f.Target(b)}
+		e := Endpoint{Address: f.AddrOf(b.Addr, a.To), State: b.State, Weight: b.Weight, Part: a.Probability(b.Addr), target: f.Target(b)}
 		if n.Why != nil {
 			e.Why = n.Why(f, b)
 		}

@@ -1,6 +1,6 @@
 package guard
 
-// concerns are the features that some frontends use. The table contains only the rules of features
+// features are the features that some frontends use. The table contains only the rules of features
 // in use, so other features cost nothing.
 //   - special: any of restricted, limited, silent, always and never.
 //   - restricted, silent and rejected: frontends have source ranges, drop clients, or refuse clients.
@@ -13,11 +13,11 @@ package guard
 //   - ranges: frontends have ranges of ports.
 //   - limited: connections of clients are limited, and the kernel supports limits.
 //   - dead and quiet: endpoints are dead, or are alive but get no new connections.
-type concerns struct{ special, restricted, silent, rejected, always, never, direct, clamps, links, owned, roaming, dead, quiet, ranges, limited bool }
+type features struct{ special, restricted, silent, rejected, always, never, direct, clamps, links, owned, roaming, dead, quiet, ranges, limited bool }
 
 // concerns returns the features that the wanted and the applied frontends use.
-func (w *wanted) concerns() concerns {
-	return concerns{
+func (w *wanted) concerns() features {
+	return features{
 		special: w.special.nonEmpty(), restricted: w.set(restrictedSet).nonEmpty(),
 		silent: w.set(silentSet).nonEmpty(), rejected: w.set(rejectedSet).nonEmpty(), always: w.set(masqueradeSet).nonEmpty(), never: w.set(neverSet).nonEmpty(),
 		direct: w.mode.LocalIn && w.direct.nonEmpty(), clamps: w.clamps.nonEmpty(), links: w.mode.Forward && w.clampsToLinks(), owned: w.owned.nonEmpty(), roaming: w.roaming(), dead: w.mode.Resets && w.set(deadSet).nonEmpty(), quiet: w.mode.LocalIn && w.set(quietSet).nonEmpty(), ranges: w.ranges.frontends > 0, limited: w.mode.Forward && w.limits.fault == nil && w.limits.nonEmpty(),

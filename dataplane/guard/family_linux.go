@@ -35,7 +35,7 @@ type familyGuard struct {
 	// whether the kernel is known to contain no guard of an earlier version.
 	ready, formerChecked bool
 	// written holds the concerns for which the chains were written.
-	written concerns
+	written features
 	// failed is the reason why the guard is unavailable, until the next resync. fault is the error
 	// of the last change, or nil.
 	failed, fault error
@@ -158,7 +158,7 @@ func (y *familyGuard) establish(ctx context.Context) (err error) {
 // tryEstablish makes one attempt of establish.
 func (y *familyGuard) tryEstablish(ctx context.Context) error {
 	if !y.ready {
-		if err := y.table.Steady(y.read); err != nil {
+		if err := y.table.ReadConsistent(y.read); err != nil {
 			return err
 		}
 	}
@@ -236,7 +236,7 @@ func (y *familyGuard) queuePending() {
 
 // recreate replaces a table that the kernel can't convert into ours, because an earlier version
 // created the table or another program changed it.
-func (y *familyGuard) recreate(ctx context.Context, with concerns, cause error) error {
+func (y *familyGuard) recreate(ctx context.Context, with features, cause error) error {
 	y.tx = nft.Tx{}
 	for _, m := range y.members {
 		m.forgetKernel()

@@ -42,12 +42,12 @@ func formerRedirects() []formerTable {
 }
 
 // formerSets returns the names of the ipsets that an earlier version created for a family.
-func formerSets(of inet.Family) (names []string) {
+func formerSets(family inet.Family) (names []string) {
 	for _, name := range []string{
 		"arrived", "direct", "tunnels", "frontends", "special", "restricted", "silent", "masquerade", "never", "allowed",
 		"roaming", "answers", "held", "pending", "owned", "served", "rejected",
 	} {
-		names = append(names, "vipd-"+name+of.Digit())
+		names = append(names, "vipd-"+name+family.Digit())
 	}
 	return names
 }

@@ -287,7 +287,7 @@ func (l *layout) limitsOf(at setEntry) *nft.Set {
 }
 
 // toLimits returns the rules that send packets to the chains of limits.
-func (l *layout) toLimits(with concerns) []nft.Rule {
+func (l *layout) toLimits(with features) []nft.Rule {
 	if !with.limited {
 		return nil
 	}

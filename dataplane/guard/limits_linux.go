@@ -40,7 +40,7 @@ func tryLimits(conn *nft.Conn, of inet.Family) (failed error) {
 		var s limits
 		s.want(&balancer.Frontend{Key: balancer.Key{Addr: at, Port: 1, Proto: balancer.TCP}, Service: "trial", Limits: kind.limits}, 1, false)
 		var tx nft.Tx
-		l.writeSets(&tx, concerns{limited: true})
+		l.writeSets(&tx, features{limited: true})
 		s.write(&tx, l, newMarkBits(0), true)
 		if err := (&nft.Maintained{Conn: conn, Table: l.table}).Try(&tx); err != nil {
 			missing, failed = append(missing, kind.module), err
@@ -98,7 +98,7 @@ func (y *familyGuard) readPlaces() (map[setEntry]string, error) {
 }
 
 // queueLimits queues the necessary changes to the chains of limits.
-func (y *familyGuard) queueLimits(with concerns) {
+func (y *familyGuard) queueLimits(with features) {
 	if !y.ready || with.limited != y.written.limited || with.limited && y.limits.differ() {
 		y.limits.write(&y.tx, y.layout, y.bits, with.limited)
 	}

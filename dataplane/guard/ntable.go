@@ -112,7 +112,7 @@ var (
 )
 
 // chains returns all chains for a mode.
-func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chainRules {
+func (l *layout) chains(m dataplane.Needs, bits markBits, with features) []chainRules {
 	all := []chainRules{
 		{nft.Chain{Name: "refuse-now"}, []nft.Rule{rule(isTCP, nft.ResetTCP), rule(nft.Unreachable)}},
 		// The node's own datagrams are refused in input. If they were refused in output, sendto
@@ -152,7 +152,7 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chain
 }
 
 // prerouting returns the rules for arriving packets.
-func (l *layout) prerouting(m dataplane.Needs, bits markBits, with concerns) []nft.Rule {
+func (l *layout) prerouting(m dataplane.Needs, bits markBits, with features) []nft.Rule {
 	rules := append(l.otherHostRules(with), l.classifyRules(m, bits, with, "arriving")...)
 	if with.ranges {
 		rules = append(rules, l.toRange(nft.Goto("ranges-in")))
@@ -161,7 +161,7 @@ func (l *layout) prerouting(m dataplane.Needs, bits markBits, with concerns) []n
 }
 
 // output returns the rules for packets of the host's programs.
-func (l *layout) output(m dataplane.Needs, bits markBits, with concerns) []nft.Rule {
+func (l *layout) output(m dataplane.Needs, bits markBits, with features) []nft.Rule {
 	rules := append(l.classifyRules(m, bits, with, "by-policy"), l.refuseOwnRules(bits, with)...)
 	if with.ranges {
 		rules = append(rules, l.toRange(nft.Goto("ranges-out")))
@@ -192,7 +192,7 @@ func packetMarkChains(bits markBits) []chainRules {
 
 // otherHostRules returns the rules for packets to addresses of other hosts, and for replies in
 // connections that have moved here from other hosts.
-func (l *layout) otherHostRules(with concerns) (rules []nft.Rule) {
+func (l *layout) otherHostRules(with features) (rules []nft.Rule) {
 	// If another host has an address, packets from the address's own network are not meant for this
 	// host, regardless of the mode's rules. The gate of vipd owner also drops such packets, but
 	// only after vipd has passed the address to vipd owner. Connections from other networks, such
@@ -221,7 +221,7 @@ func (l *layout) otherHostRules(with concerns) (rules []nft.Rule) {
 // belongs to a connection from another host, and is translated so that it continues. If there are
 // movable frontends, virtual servers accept such packets for all frontends (sloppy_tcp), so packets
 // to the other frontends are reset here.
-func (l *layout) classifyRules(m dataplane.Needs, bits markBits, with concerns, then string) (rules []nft.Rule) {
+func (l *layout) classifyRules(m dataplane.Needs, bits markBits, with features, then string) (rules []nft.Rule) {
 	ours := nft.AddBits{Field: nft.CtMark, Bits: bits.ours}
 	if m.Resets || with.roaming {
 		stray := []nft.Stmt{isTCP, midway, nft.In{Of: l.place, Set: l.sets[servedSet]}}
@@ -242,7 +242,7 @@ func (l *layout) classifyRules(m dataplane.Needs, bits markBits, with concerns, 
 // refuseOwnRules returns the rules of output that reset the node's own TCP connections to rejected
 // frontends. Otherwise conntrack would create an entry without a destination, and the entry would
 // affect a later connection from the same port.
-func (l *layout) refuseOwnRules(bits markBits, with concerns) []nft.Rule {
+func (l *layout) refuseOwnRules(bits markBits, with features) []nft.Rule {
 	if !with.rejected {
 		return nil
 	}
@@ -251,7 +251,7 @@ func (l *layout) refuseOwnRules(bits markBits, with concerns) []nft.Rule {
 
 // admissionRules returns the rules that drop packets of clients that may not connect, and limit the
 // connections of the others.
-func (l *layout) admissionRules(with concerns, then string) (rules []nft.Rule) {
+func (l *layout) admissionRules(with features, then string) (rules []nft.Rule) {
 	if with.restricted || with.limited {
 		rules = append(rules, rule(nft.Is{Field: nft.Iif, Value: loopback}, nft.Goto(then))) // this node's own clients may always connect
 	}
@@ -265,7 +265,7 @@ func (l *layout) admissionRules(with concerns, then string) (rules []nft.Rule) {
 // policyRules returns the rules that drop, refuse or mark packets, depending on the features of
 // their frontends. A refusal has the mark of the connection, so the filters of other programs
 // accept it.
-func (l *layout) policyRules(m dataplane.Needs, bits markBits, with concerns) (rules []nft.Rule) {
+func (l *layout) policyRules(m dataplane.Needs, bits markBits, with features) (rules []nft.Rule) {
 	mark := func(bit uint32) nft.Stmt { return nft.AddBits{Field: nft.CtMark, Bits: bit} }
 	if with.silent {
 		rules = append(rules, l.matchPlace(silentSet, nft.Drop))
@@ -285,7 +285,7 @@ func (l *layout) policyRules(m dataplane.Needs, bits markBits, with concerns) (r
 // but not after a refusal. For the same reason, a port is silent to connections that are older than
 // the applied frontend, which conntrack does not translate. The mode soon makes conntrack forget
 // such connections.
-func (l *layout) inputRules(m dataplane.Needs, bits markBits, with concerns) []nft.Rule {
+func (l *layout) inputRules(m dataplane.Needs, bits markBits, with features) []nft.Rule {
 	icmp := uint32(protocolICMP)
 	if l.table.Family == nft.IPv6 {
 		icmp = protocolICMPv6
@@ -330,7 +330,7 @@ func (l *layout) servedRules(m dataplane.Needs) (rules []nft.Rule) {
 // connections: to the MTU of the path, and to the limit of the frontend. Looking up the path's MTU
 // is the most expensive statement of a first packet, and even an established packet enters the
 // chains. So they exist only while a limit can have an effect.
-func (l *layout) segmentSizeChains(m dataplane.Needs, bits markBits, with concerns) (all []chainRules) {
+func (l *layout) segmentSizeChains(m dataplane.Needs, bits markBits, with features) (all []chainRules) {
 	ours := nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours}
 	links := rule(isTCP, opening, ours, nft.ClampMSS{})
 	var leaving []nft.Rule
@@ -358,7 +358,7 @@ var optionalChains = []string{"segment-size", "segment-size-input", "segment-siz
 }
 
 // writeSets creates the table and its sets if they do not exist.
-func (l *layout) writeSets(tx *nft.Tx, with concerns) {
+func (l *layout) writeSets(tx *nft.Tx, with features) {
 	tx.AddTable(l.table)
 	for _, def := range setDefs() {
 		tx.AddSet(l.table, l.sets[def.name])
@@ -381,7 +381,7 @@ func (l *layout) writeSets(tx *nft.Tx, with concerns) {
 }
 
 // write writes the table's sets and chains for a mode. The chains of limits are separate.
-func (l *layout) write(tx *nft.Tx, m dataplane.Needs, bits markBits, with concerns) {
+func (l *layout) write(tx *nft.Tx, m dataplane.Needs, bits markBits, with features) {
 	chains, has := l.chains(m, bits, with), map[string]bool{}
 	for _, c := range chains {
 		has[c.Name] = true

@@ -39,7 +39,7 @@ func (l *layout) toRange(chain nft.Stmt) nft.Rule {
 }
 
 // rangeChains returns the chains for packets to ranges of ports.
-func (l *layout) rangeChains(m dataplane.Needs, bits markBits, with concerns) []chainRules {
+func (l *layout) rangeChains(m dataplane.Needs, bits markBits, with features) []chainRules {
 	if !with.ranges {
 		return nil
 	}

@@ -169,7 +169,7 @@ func (t *redirectTable) set(ctx context.Context, want map[balancer.Key]uint16) e
 	}
 	err := nft.ErrBusy
 	for tries := 0; tries < nft.Tries && errors.Is(err, nft.ErrBusy); tries++ {
-		if err = t.Steady(func() error { return nil }); err == nil {
+		if err = t.ReadConsistent(func() error { return nil }); err == nil {
 			err = t.make(ctx, want)
 		}
 	}

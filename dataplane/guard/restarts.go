@@ -68,7 +68,7 @@ func newRestartsSet() *nft.Set {
 
 // restartChains returns the chains for a SYN or INIT of a known connection. All other packets
 // return immediately.
-func (l *layout) restartChains(with concerns) (all []chainRules) {
+func (l *layout) restartChains(with features) (all []chainRules) {
 	rules := l.restartRules(with, nft.Concat{nft.Daddr, nft.Dport, nft.CtReplySaddr, nft.CtReplySport}, l.restarts)
 	if with.ranges {
 		ranged := l.inRange.restartRules(with, append(l.inRange.place[:3:3], nft.CtReplySaddr), l.restarts)
@@ -94,7 +94,7 @@ func openings() [2][]nft.Stmt {
 
 // restartRules returns the rules of dead and quiet endpoints. The parameter ends is the key of
 // their sets, and clients is the set to which clients of dead endpoints are added.
-func (l *layout) restartRules(with concerns, ends nft.Concat, clients *nft.Set) (rules []nft.Rule) {
+func (l *layout) restartRules(with features, ends nft.Concat, clients *nft.Set) (rules []nft.Rule) {
 	add := func(set string, forTCP, forSCTP []nft.Stmt) {
 		for i, do := range [][]nft.Stmt{forTCP, forSCTP} {
 			rules = append(rules, rule(slices.Concat(openings()[i], []nft.Stmt{nft.In{Of: ends, Set: l.sets[set]}}, do)...))

@@ -20,7 +20,7 @@ func try(conn *nft.Conn, of inet.Family) error {
 	l := newLayout(of)
 	l.table.Name += trialSuffix
 	var tx nft.Tx
-	l.write(&tx, dataplane.Needs{Forward: true, LocalIn: true, TranslatesAll: true, Resets: true}, newMarkBits(0), concerns{
+	l.write(&tx, dataplane.Needs{Forward: true, LocalIn: true, TranslatesAll: true, Resets: true}, newMarkBits(0), features{
 		special: true, restricted: true, silent: true, rejected: true, always: true, never: true, direct: true, clamps: true, links: true,
 		roaming: true, dead: true, quiet: true, ranges: true,
 	})

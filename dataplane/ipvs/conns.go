@@ -43,7 +43,7 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 			state = dataplane.Idle
 		}
 		n := dataplane.Connection{Frontend: k, Service: services[of], Client: c.Client, Backend: c.Backend, State: state}
-		if !q.Names(&n) {
+		if !q.Matches(&n) {
 			continue
 		}
 		if err := visit(&n); err != nil {

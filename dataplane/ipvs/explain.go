@@ -100,7 +100,7 @@ func (d *Dataplane) findTemplate(ctx context.Context, f *balancer.Frontend, clie
 		if err != nil {
 			return err
 		}
-		if c.Template && c.Proto == k.Proto && c.Frontend == k.AddrPort() && c.Client.Addr() == group && e.Led(c.Backend) > 0 {
+		if c.Template && c.Proto == k.Proto && c.Frontend == k.AddrPort() && c.Client.Addr() == group && e.Probability(c.Backend) > 0 {
 			e.Sticky, e.Left = c.Backend, c.Expires
 			return nil
 		}

@@ -63,7 +63,7 @@ func (d *Dataplane) readLocked(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading virtual servers: %w", err)
 	}
-	there := make(map[balancer.Key]bool, len(services))
+	existing := make(map[balancer.Key]bool, len(services))
 	for k, v := range services {
 		destinations, err := d.destinationsLocked(ctx, k, table)
 		if errors.Is(err, ipvsnl.ErrNoService) {
@@ -76,17 +76,17 @@ func (d *Dataplane) readLocked(ctx context.Context) error {
 		if s.isOther(v.Service, destinations) {
 			continue
 		}
-		there[k] = true
+		existing[k] = true
 		d.noteReadLocked(s, v.Service, destinations)
 		d.resumeLocked(s)
 	}
 	for k := range d.ledger.entries {
-		if !there[k] {
+		if !existing[k] {
 			d.noteGoneLocked(d.serverLocked(k))
 		}
 	}
 	for k, s := range maps.Clone(d.servers) {
-		if s.unsure && !there[k] {
+		if s.unsure && !existing[k] {
 			d.noteGoneLocked(s)
 		}
 	}
@@ -112,8 +112,8 @@ func listed(ctx context.Context, conn ipvsnl.Conn, keys iter.Seq[balancer.Key]) 
 	}
 	there := make(map[balancer.Key]ipvsnl.ServiceState, len(services))
 	for k := range keys {
-		v, told := all[k]
-		if !told {
+		v, ok := all[k]
+		if !ok {
 			v, err = conn.Service(ctx, k)
 			if errors.Is(err, ipvsnl.ErrNoService) {
 				continue

@@ -126,7 +126,7 @@ func (y *familyTable) applyLocked(ctx context.Context, batch []dataplane.Change)
 	if e.then.Len() > 0 {
 		time.Sleep(settleTime)
 		if err := y.commit(ctx, &e.then); err != nil {
-			y.doubtLocked(err) // only the first transaction has taken effect
+			y.markUnknownLocked(err) // only the first transaction has taken effect
 			return 0, err
 		}
 	}

@@ -67,9 +67,9 @@ func total(label string, backend netip.AddrPort) counters.BackendKey {
 	return counters.BackendKey{Port: counters.Port{Service: balancer.Name(service), Name: port}, Addr: backend}
 }
 
-// maxVainReadings is the maximum number of consecutive readings that changes to frontends may
+// maxDiscardedReads is the maximum number of consecutive readings that changes to frontends may
 // invalidate. The next reading then blocks changes.
-const maxVainReadings = 3
+const maxDiscardedReads = 3
 
 // counted returns all counts, or the result of the last reading while frontends are changing or the
 // kernel was read just now. The result is immutable.
@@ -80,7 +80,7 @@ func (y *familyTable) counted() map[counters.BackendKey]counters.Count {
 		return shown
 	}
 	defer y.reading.Unlock()
-	if y.vain++; y.vain > maxVainReadings {
+	if y.vain++; y.vain > maxDiscardedReads {
 		y.mu.Lock()
 		defer y.mu.Unlock()
 		live, err := y.readCounts(y.labelsLocked())

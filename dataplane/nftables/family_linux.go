@@ -126,7 +126,7 @@ func (y *familyTable) commit(ctx context.Context, tx *nft.Tx) error {
 	var refused *nft.Error
 	conflict := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY)
 	if err != nil && (conflict || !errors.As(err, &refused)) { // after another refusal, the table is unchanged
-		y.doubtLocked(err)
+		y.markUnknownLocked(err)
 	}
 	if tx.Len() > 0 && (err == nil || errors.Is(err, nft.ErrBusy)) {
 		y.epoch++
@@ -135,9 +135,9 @@ func (y *familyTable) commit(ctx context.Context, tx *nft.Tx) error {
 	return err
 }
 
-// doubtLocked records that the table may differ from fronts and chains, even for frontends that
+// markUnknownLocked records that the table may differ from fronts and chains, even for frontends that
 // were not changed.
-func (y *familyTable) doubtLocked(err error) {
+func (y *familyTable) markUnknownLocked(err error) {
 	y.sound, y.doubt = false, fmt.Sprintf("the state of table %s is unknown after an error: %v", y.schema.table, err)
 }
 

@@ -100,7 +100,7 @@ func (k *tableDump) of(single, ranged *nft.Set) []nft.FoundElem {
 
 // readAll reads the table with its chains, maps and elements.
 func (y *familyTable) readAll() (k tableDump, err error) {
-	return k, y.table.Steady(func() error {
+	return k, y.table.ReadConsistent(func() error {
 		x, c := y.schema.table, y.table
 		var failed error
 		note := func(err error) { failed = errors.Join(failed, err) }

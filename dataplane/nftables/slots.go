@@ -112,7 +112,7 @@ func hashed(backends []balancer.Backend) []netip.AddrPort {
 
 // arrange orders the wanted slots so that as many as possible equal the existing slots in there. If
 // fixed is set, it keeps their order. The zero value in there represents a missing slot.
-func arrange[V comparable](there, want []V, fixed bool) []V {
+func arrange[V comparable](current, want []V, fixed bool) []V {
 	if fixed {
 		return want
 	}
@@ -122,10 +122,10 @@ func arrange[V comparable](there, want []V, fixed bool) []V {
 		need[v]++
 	}
 	out := make([]V, len(want))
-	for i := range min(len(there), len(want)) {
-		if need[there[i]] > 0 {
-			out[i] = there[i]
-			need[there[i]]--
+	for i := range min(len(current), len(want)) {
+		if need[current[i]] > 0 {
+			out[i] = current[i]
+			need[current[i]]--
 		}
 	}
 	i := 0

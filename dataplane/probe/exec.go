@@ -22,7 +22,7 @@ func (a *attempt) exec(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", localf("%w", err)
 	}
-	output := a.lastOutput(result.Printed, result.Complained)
+	output := a.lastOutput(result.Stdout, result.Stderr)
 	switch {
 	case errors.Is(result.Err, command.ErrLate):
 		return "", fmt.Errorf("did not end within %s and was killed%s", a.timeout(), suffix(output))

@@ -95,7 +95,7 @@ func (g *Gateway) knock(ctx context.Context, p Path, t Target, own netip.Addr) (
 		return append(found, Finding{Text: fmt.Sprintf("it does not answer a connection to %s from %s: run \"vipctl real-server %s\" on it, and check its firewall and rp_filter", p.VIP, own, p.VIP.Addr())})
 	}
 	found = append(found, Finding{OK: true, Text: fmt.Sprintf("it accepts connections to %s", p.VIP)})
-	switch answer, err = Knock(ctx, t, Stranger(own.Is4()), Patience); {
+	switch answer, err = Knock(ctx, t, DocumentationAddr(own.Is4()), Patience); {
 	case err != nil:
 		return append(found, Finding{Text: err.Error()})
 	case answer != Silence:

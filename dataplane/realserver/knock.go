@@ -26,9 +26,9 @@ type Target struct {
 	VIP    netip.AddrPort
 }
 
-// Stranger returns an address for documentation (RFC 5737, RFC 3849). A server sends answers to it
+// DocumentationAddr returns an address for documentation (RFC 5737, RFC 3849). A server sends answers to it
 // by its default route, as to a client of another network.
-func Stranger(is4 bool) netip.Addr {
+func DocumentationAddr(is4 bool) netip.Addr {
 	if is4 {
 		return netip.AddrFrom4([4]byte{198, 51, 100, 254})
 	}

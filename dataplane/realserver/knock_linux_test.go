@@ -51,7 +51,7 @@ func TestKnock(t *testing.T) {
 			}
 			client := own
 			if c.stranger {
-				client = Stranger(a.Is4())
+				client = DocumentationAddr(a.Is4())
 			}
 			target := Target{Device: "lan", MAC: macOf(t, server(first, c.server)), VIP: netip.AddrPortFrom(a, c.port)}
 			if got, err := Knock(t.Context(), target, client, wait.Scaled(Patience)); got != c.want || err != nil {

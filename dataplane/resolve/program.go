@@ -27,13 +27,13 @@ func runProgram(ctx context.Context, args []string) (members []balancer.LookupRe
 		return nil, err
 	}
 	if result.Err != nil {
-		return nil, fmt.Errorf("the program %w%s", result.Err, lastComplaint(result.Complained))
+		return nil, fmt.Errorf("the program %w%s", result.Err, lastComplaint(result.Stderr))
 	}
-	if len(result.Printed) >= maxOutput {
+	if len(result.Stdout) >= maxOutput {
 		return nil, fmt.Errorf("the program printed more than %d bytes", maxOutput)
 	}
 	n := 0
-	for line := range strings.Lines(string(result.Printed)) {
+	for line := range strings.Lines(string(result.Stdout)) {
 		n++
 		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
 			continue

@@ -54,12 +54,12 @@ func (b *backend) release() { b.active.Add(-1) }
 
 func (b *backend) full(bound int) bool { return bound > 0 && b.active.Load() >= int64(bound) }
 
-// resting reports whether the backend is at rest after a recent failure.
-func (b *backend) resting(now int64) bool { return now < b.restUntil.Load() }
+// inBackoff reports whether the backend is at rest after a recent failure.
+func (b *backend) inBackoff(now int64) bool { return now < b.restUntil.Load() }
 
-// awake reports whether the caller may try the backend. It may if the last attempt succeeded. After
+// mayTry reports whether the caller may try the backend. It may if the last attempt succeeded. After
 // a rest, awake returns true for a single caller, and starts another rest for all others.
-func (b *backend) awake(now int64, patience time.Duration) bool {
+func (b *backend) mayTry(now int64, patience time.Duration) bool {
 	until := b.restUntil.Load()
 	if until == 0 {
 		return true

@@ -142,7 +142,7 @@ func (f *frontend) refuse() {
 	}
 }
 
-func (f *frontend) letGo() {
+func (f *frontend) releaseHeldPorts() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, p := range f.ports {

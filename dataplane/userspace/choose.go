@@ -68,7 +68,7 @@ func (c *config) known(d *Dataplane, endpoint netip.AddrPort, tried []*backend) 
 	if !b.take(c.Backends[i].MaxConnections) {
 		return nil
 	}
-	if !b.awake(d.now(), c.ConnectTimeout) {
+	if !b.mayTry(d.now(), c.ConnectTimeout) {
 		b.release()
 		return nil
 	}
@@ -78,7 +78,7 @@ func (c *config) known(d *Dataplane, endpoint netip.AddrPort, tried []*backend) 
 // standby chooses a backup if every active backend has failed, either for this connection or
 // recently. Without a backup it chooses an ejected backend. A full backend has not failed.
 func (c *config) standby(now int64, tried []*backend) *backend {
-	failed := func(b *backend) bool { return b.resting(now) || slices.Contains(tried, b) }
+	failed := func(b *backend) bool { return b.inBackoff(now) || slices.Contains(tried, b) }
 	for i, b := range c.backends {
 		if c.Backends[i].State == balancer.Active && !failed(b) {
 			return nil
@@ -117,7 +117,7 @@ func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backen
 	rest := true
 	skip := func(i int) bool {
 		b := c.backends[i]
-		return b.full(c.Backends[i].MaxConnections) || rest && b.resting(now) || len(tried) > 0 && slices.Contains(tried, b)
+		return b.full(c.Backends[i].MaxConnections) || rest && b.inBackoff(now) || len(tried) > 0 && slices.Contains(tried, b)
 	}
 	for {
 		i := c.picker.Pick(flow, skip)
@@ -138,7 +138,7 @@ func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backen
 		if !b.take(c.Backends[i].MaxConnections) {
 			continue
 		}
-		if !rest || b.awake(now, c.ConnectTimeout) {
+		if !rest || b.mayTry(now, c.ConnectTimeout) {
 			return b, nil
 		}
 		b.release() // another goroutine has just started to try it, and it rests for all others

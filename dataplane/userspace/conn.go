@@ -46,9 +46,9 @@ var (
 	errLost = errors.New("the client or the backend has reset the connection")
 )
 
-// lastWords limits the time after a reset by one side in which the other side may still receive the
+// resetDrainTime limits the time after a reset by one side in which the other side may still receive the
 // data that was sent before the reset.
-const lastWords = 5 * time.Second
+const resetDrainTime = 5 * time.Second
 
 // joinLocked adds c to the connections. It returns false if the frontend was removed or is closing.
 func (f *frontend) joinLocked(c *conn) bool {
@@ -96,7 +96,7 @@ func (f *frontend) leaveLocked(c *conn, err error) {
 	if f.d.followers.some() && !errors.Is(err, errHanded) {
 		entry := c.describeLocked()
 		entry.End = c.endLocked(err)
-		f.d.followers.tell(news{false, entry})
+		f.d.followers.publish(connEvent{false, entry})
 	}
 	if c.served {
 		c.backend.release()
@@ -156,7 +156,7 @@ func (c *conn) settleLocked(b *backend) bool {
 	c.backend = c.f.conf.Load().adopt(b) // the service may have been renamed
 	c.backend.total.Add(1)
 	if c.f.d.followers.some() {
-		c.f.d.followers.tell(news{true, c.describeLocked()})
+		c.f.d.followers.publish(connEvent{true, c.describeLocked()})
 	}
 	return true
 }

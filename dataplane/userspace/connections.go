@@ -20,7 +20,7 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 				return err
 			}
 			c, live := describe()
-			if !live || !q.Names(&c) {
+			if !live || !q.Matches(&c) {
 				continue
 			}
 			if err := visit(&c); err != nil {

@@ -30,8 +30,8 @@ func (f *frontend) judge(b *backend, err error) {
 		f.conf.Load().counter.failures.Add(1)
 		target := b.target()
 		f.d.aside.do(func() { // queued before b.failed, so the report of a later success follows this one
-			if f.d.told != nil {
-				f.d.told(target, err)
+			if f.d.reportDial != nil {
+				f.d.reportDial(target, err)
 			}
 		})
 		if b.failed(f.d.now()) {
@@ -54,17 +54,17 @@ func (d *Dataplane) lacks() string {
 	return lacks
 }
 
-// praise records that b accepts connections or answers datagrams. It costs one comparison while b
+// noteSuccess records that b accepts connections or answers datagrams. It costs one comparison while b
 // has no failures.
-func (f *frontend) praise(b *backend) {
+func (f *frontend) noteSuccess(b *backend) {
 	if !b.answered() {
 		return
 	}
 	target := b.target()
 	f.d.aside.do(func() {
 		f.d.log.Info("a backend accepts connections again", "frontend", f.key, "backend", b.addr)
-		if f.d.told != nil {
-			f.d.told(target, nil)
+		if f.d.reportDial != nil {
+			f.d.reportDial(target, nil)
 		}
 	})
 }

@@ -161,7 +161,7 @@ func (l *loop) dialed(c *conn, events uint32) {
 		l.failed(c, err)
 		return
 	}
-	c.f.praise(c.dial.backend)
+	c.f.noteSuccess(c.dial.backend)
 	c.phase = settling
 	l.proceed(c)
 }

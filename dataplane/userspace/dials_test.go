@@ -112,13 +112,13 @@ func TestMissedEndsAreCounted(t *testing.T) {
 		}
 	})
 	wait.For(t, wait.Patience, "a follower", d.followers.some)
-	d.followers.tell(news{began: true})
+	d.followers.publish(connEvent{began: true})
 	<-slow
 	for range ends {
-		d.followers.tell(news{})
+		d.followers.publish(connEvent{})
 	}
 	for range begins { // the follower also misses these news, but they are not ends
-		d.followers.tell(news{began: true})
+		d.followers.publish(connEvent{began: true})
 	}
 	cancel()
 	close(proceed)

@@ -17,15 +17,15 @@ type followers struct {
 
 // follower is a running call of Follow.
 type follower struct {
-	news chan news
+	news chan connEvent
 	// missed reports whether the channel overflowed since the last report. ends counts the lost
 	// events that were ends of connections.
 	missed atomic.Bool
 	ends   atomic.Uint64
 }
 
-// news is the start or the end of a connection.
-type news struct {
+// connEvent is the start or the end of a connection.
+type connEvent struct {
 	began bool
 	conn  dataplane.Connection
 }
@@ -35,8 +35,8 @@ const followerBuffer = 4096
 
 func (s *followers) some() bool { return s.count.Load() > 0 }
 
-// tell sends n to all followers. It never blocks, so a follower whose channel is full misses n.
-func (s *followers) tell(n news) {
+// publish sends n to all followers. It never blocks, so a follower whose channel is full misses n.
+func (s *followers) publish(n connEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for f := range s.all {
@@ -71,7 +71,7 @@ func (s *followers) remove(f *follower) {
 // Follow implements [dataplane.FollowsConnections]. A connection starts when an endpoint has
 // accepted it.
 func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error {
-	f := &follower{news: make(chan news, followerBuffer)}
+	f := &follower{news: make(chan connEvent, followerBuffer)}
 	d.followers.add(f)
 	defer d.followers.remove(f)
 	for {
@@ -113,13 +113,13 @@ func (f *frontend) kill(q *dataplane.ConnectionQuery) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for x := f.conns.next; x != &f.conns; x = x.next {
-		if c := x.describeLocked(); !x.cut && q.Names(&c) {
+		if c := x.describeLocked(); !x.cut && q.Matches(&c) {
 			x.cutLocked()
 			n++
 		}
 	}
 	f.flows.each(func(x *flow) {
-		if c := f.describeLocked(x); q.Names(&c) {
+		if c := f.describeLocked(x); q.Matches(&c) {
 			f.endFlowLocked(x)
 			n++
 		}

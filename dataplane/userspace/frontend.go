@@ -165,8 +165,8 @@ func (c *config) index(at netip.AddrPort) int {
 
 // keeps reports whether connections to b may continue at the time now.
 func (c *config) keeps(b *backend, now time.Time) bool {
-	is := c.find(b)
-	return is != nil && !is.Expired(now)
+	current := c.find(b)
+	return current != nil && !current.Expired(now)
 }
 
 // nextUntil returns the next instant at which a backend loses its connections, or zero if there is

@@ -101,14 +101,14 @@ type handedHalf struct {
 	Pending, Piped int
 }
 
-// heir represents the process that takes over the connections.
-type heir struct {
+// successor represents the process that takes over the connections.
+type successor struct {
 	queue *handover.Queue
 	// failed reports whether the queue accepts no more items.
 	failed atomic.Bool
 }
 
-func (h *heir) send(item handed, tail []byte, files ...int) error {
+func (h *successor) send(item handed, tail []byte, files ...int) error {
 	data, err := json.Marshal(item)
 	if err != nil {
 		return fmt.Errorf("describing a %s: %w", item.Kind, err)
@@ -132,7 +132,7 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 		return nil
 	}
 	frontends, unwatched := d.list(), d.carried.Close()
-	d.heir = &heir{queue: to}
+	d.heir = &successor{queue: to}
 	d.cancel() // also ends the janitor
 	for _, f := range frontends {
 		f.stopReading()
@@ -158,7 +158,7 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 	d.stopLoops()
 	d.replies.leave()
 	for _, f := range frontends {
-		f.letGo()
+		f.releaseHeldPorts()
 	}
 	if err != nil {
 		return fmt.Errorf("handing over userspace mode: %w", err)
@@ -226,7 +226,7 @@ func (p *portSockets) handOver() error {
 
 // passOn sends the inherited items that no frontend has adopted yet. There are some if this process
 // ends before everything was applied.
-func (in *inheritance) passOn(to *heir) (failed error) {
+func (in *inheritance) passOn(to *successor) (failed error) {
 	all := slices.Collect(maps.Values(in.sockets))
 	for _, of := range []map[balancer.Key][]inherited{in.conns, in.flows} {
 		for _, items := range of {
@@ -302,7 +302,7 @@ func (f *frontend) handOverConns() {
 }
 
 // sendConn sends a connection with its buffered data.
-func (h *heir) sendConn(c *conn) error {
+func (h *successor) sendConn(c *conn) error {
 	item := handed{Kind: connKind, Key: c.f.key, Port: c.to.Port(), Client: c.from, Introduced: c.phase != greeting, Since: c.since}
 	files := []int{c.sides[clientSide].fd}
 	var tail []byte

@@ -483,7 +483,7 @@ func TestHandOverDuringMove(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	for i, late := range []bool{false, true} {
 		f := frontendAt(fmt.Sprintf("127.1.0.7:%d/tcp", 8000+i), s.addr)
-		startsLoops(t, 2)
+		setLoopCount(t, 2)
 		d := start(t, Options{})
 		d.apply(f)
 		first, second := d.loops.all[0], d.loops.all[1]

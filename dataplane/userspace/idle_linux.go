@@ -102,16 +102,16 @@ func (l *loop) isIdle(c *conn) bool {
 	if timeout <= 0 {
 		return false
 	}
-	quiet, acknowledged := glance(c)
+	quiet, acknowledged := socketActivity(c)
 	if seen := c.in.Load() + c.out.Load() + acknowledged; seen != x.seen {
 		x.seen, x.seenAt = seen, now
 	}
 	return min(quiet, now-x.seenAt) >= timeout
 }
 
-// glance asks the kernel about both sockets. It returns the time since either socket last received
+// socketActivity asks the kernel about both sockets. It returns the time since either socket last received
 // data, and the total number of bytes that the peers have acknowledged.
-func glance(c *conn) (quiet int64, acknowledged uint64) {
+func socketActivity(c *conn) (quiet int64, acknowledged uint64) {
 	quiet = int64(forever)
 	for i := range c.sides {
 		info, err := unix.GetsockoptTCPInfo(c.sides[i].fd, unix.IPPROTO_TCP, unix.TCP_INFO)

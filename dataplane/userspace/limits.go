@@ -65,14 +65,14 @@ func (b *budget) lacks() string {
 		"connection). Raise the unit's LimitNOFILE or ulimit -n; vipctl top shows which services use them", b.limit)
 }
 
-// greed is the maximum ratio between the descriptors that a frontend's connections use and those
+// maxFrontendRatio is the maximum ratio between the descriptors that a frontend's connections use and those
 // that are free. A single frontend gets at most four fifths of the budget, and two get four ninths
 // each. So something is left for the next frontend. With many free descriptors, the ratio has no
 // effect.
-const greed = 4
+const maxFrontendRatio = 4
 
 // fair reports whether a frontend may use a total of n descriptors.
-func (b *budget) fair(n int64) bool { return n <= greed*(b.limit-b.flows-b.used.Load()) }
+func (b *budget) fair(n int64) bool { return n <= maxFrontendRatio*(b.limit-b.flows-b.used.Load()) }
 
 // claim reserves the descriptors of another connection of f if there is room, and reports whether
 // it did. f is nil if the frontend is unknown before the accept.

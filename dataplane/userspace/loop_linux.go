@@ -36,13 +36,13 @@ type loop struct {
 
 // backlog is the work that a loop has postponed to its next turn.
 type backlog struct {
-	hungry []hungry // sides that have used up their quota for this turn
-	busy   []*conn  // connections whose frontend's lock was not free, or whose dial has failed
-	hurry  bool     // the next turn must start immediately
+	hungry []readySide // sides that have used up their quota for this turn
+	busy   []*conn     // connections whose frontend's lock was not free, or whose dial has failed
+	hurry  bool        // the next turn must start immediately
 }
 
-// hungry is a side with more bytes to read.
-type hungry struct {
+// readySide is a side with more bytes to read.
+type readySide struct {
 	c    *conn
 	side int
 }
@@ -106,7 +106,7 @@ func (l *loop) wait() int {
 func (l *loop) dispatch(e *unix.EpollEvent) {
 	switch id := eventID(e); {
 	case id == bellID:
-		l.poller.hush()
+		l.poller.drainWake()
 	case id.isListener():
 		if ln := l.d.loops.listener(id); ln != nil {
 			l.accept(ln)
@@ -124,8 +124,8 @@ func (l *loop) feed() {
 	todo := l.hungry
 	l.hungry = nil
 	for _, h := range todo {
-		if h.c.sides[h.side].hungry && h.c.phase == relaying {
-			h.c.sides[h.side].hungry = false
+		if h.c.sides[h.side].queued && h.c.phase == relaying {
+			h.c.sides[h.side].queued = false
 			l.event(h.c, h.side, 0)
 		}
 	}
@@ -147,7 +147,7 @@ func (l *loop) contain(c *conn) {
 	if cause == nil {
 		return
 	}
-	l.confess(cause, c.f, c.from)
+	l.logPanic(cause, c.f, c.from)
 	if c.phase < leaving {
 		l.end(c, errLost)
 	}
@@ -156,13 +156,13 @@ func (l *loop) contain(c *conn) {
 // containClient resets a client after a panic in the code that runs before its connection starts.
 func (l *loop) containClient(f *frontend, fd int, from netip.AddrPort) {
 	if cause := recover(); cause != nil {
-		l.confess(cause, f, from)
+		l.logPanic(cause, f, from)
 		l.turnAway(fd)
 	}
 }
 
-// confess logs a panic in the code that serves a client. If the frontend is unknown, f is nil.
-func (l *loop) confess(cause any, f *frontend, client netip.AddrPort) {
+// logPanic logs a panic in the code that serves a client. If the frontend is unknown, f is nil.
+func (l *loop) logPanic(cause any, f *frontend, client netip.AddrPort) {
 	stack, frontend := string(debug.Stack()), "unknown"
 	if f != nil {
 		frontend = f.key.String()
@@ -189,7 +189,7 @@ func (l *loop) send(read func(*loop)) {
 			continue
 		}
 		if before == nil { // otherwise the loop has not read the earlier letters yet
-			l.poller.ring()
+			l.poller.wake()
 		}
 		return
 	}
@@ -229,13 +229,13 @@ func (p *poller) close() {
 	_ = unix.Close(p.epoll)
 }
 
-// ring makes the current or the next wait return.
-func (p *poller) ring() {
+// wake makes the current or the next wait return.
+func (p *poller) wake() {
 	one := uint64(1)
 	_, _ = raw(unix.SYS_WRITE, uintptr(p.bell), uintptr(unsafe.Pointer(&one)), unsafe.Sizeof(one), 0, 0, 0)
 }
 
-func (p *poller) hush() {
+func (p *poller) drainWake() {
 	var n uint64
 	_, _ = raw(unix.SYS_READ, uintptr(p.bell), uintptr(unsafe.Pointer(&n)), unsafe.Sizeof(n), 0, 0, 0)
 }

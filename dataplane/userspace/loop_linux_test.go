@@ -233,7 +233,7 @@ func TestLoopsDoNotWait(t *testing.T) {
 // bytes must arrive, and in order.
 func TestMovedConnectionsLoseNothing(t *testing.T) {
 	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.Copy(c, c) })
-	startsLoops(t, 4)
+	setLoopCount(t, 4)
 	d := start(t, Options{})
 	f := frontendAt("127.77.10.5:9000", echo.addr)
 	d.apply(f)
@@ -522,7 +522,7 @@ func TestWheel(t *testing.T) {
 // TestLoopsAddProcessors starts and closes a dataplane. While it runs, GOMAXPROCS must be higher by
 // the number of its loops.
 func TestLoopsAddProcessors(t *testing.T) {
-	startsLoops(t, 3)
+	setLoopCount(t, 3)
 	for range 2 {
 		t.Run("running", func(t *testing.T) {
 			start(t, Options{}).apply(frontendAt("127.77.10.6:9000", netip.MustParseAddrPort("127.0.0.1:1")))
@@ -536,8 +536,8 @@ func TestLoopsAddProcessors(t *testing.T) {
 	}
 }
 
-// startsLoops makes all dataplanes that the test starts use n loops, as on a host with n CPUs.
-func startsLoops(t *testing.T, n int) {
+// setLoopCount makes all dataplanes that the test starts use n loops, as on a host with n CPUs.
+func setLoopCount(t *testing.T, n int) {
 	t.Helper()
 	set := func(n int) (before int) {
 		before = processors.change(0)

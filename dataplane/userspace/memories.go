@@ -34,8 +34,8 @@ func (m memories) of(g *balancer.Frontend, client netip.Addr, now time.Time) *cl
 	return m[0]
 }
 
-// remembering holds all affinity memories of a dataplane.
-type remembering struct {
+// memoryRegistry holds all affinity memories of a dataplane.
+type memoryRegistry struct {
 	mu  sync.Mutex
 	all map[balancer.AffinityMemory]*clientMemory
 }
@@ -43,7 +43,7 @@ type remembering struct {
 // share returns the affinity memories for g, the new definition of f, and makes f stop using
 // others. If g is nil, f uses none. A memory exists while a frontend uses it, and has the longest
 // timeout of its users.
-func (r *remembering) share(f *frontend, g *balancer.Frontend) memories {
+func (r *memoryRegistry) share(f *frontend, g *balancer.Frontend) memories {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var next memories
@@ -84,7 +84,7 @@ func (m *clientMemory) setTimeout() {
 }
 
 // list returns all memories, in no particular order.
-func (r *remembering) list() memories {
+func (r *memoryRegistry) list() memories {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := make(memories, 0, len(r.all))

@@ -236,7 +236,7 @@ func TestLastWordsReachSlowReaders(t *testing.T) {
 				}
 				return nil
 			})
-			if took := time.Since(began); took > lastWords/2 {
+			if took := time.Since(began); took > resetDrainTime/2 {
 				t.Errorf("time from the end of the client to the end of its connection = %s, want less", took)
 			}
 		} else if n, err := io.Copy(io.Discard, c); n != int64(size) || !isReset(err) {
@@ -392,7 +392,7 @@ func TestResetWhileTheOtherSideIsBlocked(t *testing.T) {
 		sent, _ = io.Copy(c, io.LimitReader(zeros{}, 1<<30))
 	}
 	reset(c.TCPConn)
-	lab.Eventually(t, 2*lastWords, "the end of the connection", func() error {
+	lab.Eventually(t, 2*resetDrainTime, "the end of the connection", func() error {
 		if all := d.connsOf(f); len(all) > 0 {
 			return fmt.Errorf("connections = %d, want 0", len(all))
 		}

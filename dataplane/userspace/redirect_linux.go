@@ -43,8 +43,8 @@ type redirectFamily struct {
 	ports map[balancer.Key]uint16
 
 	mu sync.Mutex // guards the fields below
-	// there holds the port to which the kernel now redirects each frontend.
-	there map[balancer.Key]uint16
+	// installed holds the port to which the kernel now redirects each frontend.
+	installed map[balancer.Key]uint16
 	// stale holds the keys whose conntrack flows may lead to a wrong port.
 	stale map[balancer.Key]bool
 	// sure reports whether the kernel's redirects are known to equal there, and stale is empty.
@@ -282,6 +282,6 @@ func (r *redirect) served(f *frontend) bool {
 	}
 	family.mu.Lock()
 	defer family.mu.Unlock()
-	_, there := family.there[f.key]
+	_, there := family.installed[f.key]
 	return there != f.conf.Load().Withdrawn
 }

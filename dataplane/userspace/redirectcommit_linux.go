@@ -35,21 +35,21 @@ func (r *redirect) commit(ctx context.Context) error {
 func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors) error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	if y.sure && maps.Equal(y.there, y.ports) {
+	if y.sure && maps.Equal(y.installed, y.ports) {
 		return nil
 	}
 	y.sure = false
 	if err := y.kernel.Set(ctx, y.ports); err != nil {
 		return err
 	}
-	for _, side := range []map[balancer.Key]uint16{y.there, y.ports} {
+	for _, side := range []map[balancer.Key]uint16{y.installed, y.ports} {
 		for k := range side {
-			if y.there[k] != y.ports[k] && (k.Proto == balancer.UDP || y.there[k] == 0) {
+			if y.installed[k] != y.ports[k] && (k.Proto == balancer.UDP || y.installed[k] == 0) {
 				y.stale[k] = true
 			}
 		}
 	}
-	y.there = maps.Clone(y.ports)
+	y.installed = maps.Clone(y.ports)
 	if err := y.cut(ctx, y.stale, y.misled); err != nil { // the redirects are written, but conntrack may still mislead flows of these keys
 		for k := range y.stale {
 			failed[k] = err
@@ -167,11 +167,11 @@ func (r *redirect) shared() (all []*listener) {
 func (r *redirect) inherit(ports map[balancer.Key]uint16) {
 	for _, y := range r.families {
 		y.kernel.Adopt()
-		y.there = map[balancer.Key]uint16{}
+		y.installed = map[balancer.Key]uint16{}
 	}
 	for k, port := range ports {
 		if y := r.families[inet.Of(k.Addr)]; y != nil {
-			y.there[k] = port
+			y.installed[k] = port
 		}
 	}
 }
@@ -228,7 +228,7 @@ func (r *redirect) close(ctx context.Context) error {
 	for _, y := range r.families {
 		reset := map[balancer.Key]bool{}
 		y.mu.Lock()
-		for k := range y.there {
+		for k := range y.installed {
 			reset[k] = k.Proto == balancer.TCP
 		}
 		y.mu.Unlock()

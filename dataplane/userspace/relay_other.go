@@ -220,7 +220,7 @@ func writeHeader(server *net.TCPConn, version balancer.ProxyProtocol, client, vi
 // settle makes server the connection's backend side. It returns false if the definition changed
 // during the dial.
 func (c *conn) settle(b *backend, server *net.TCPConn) bool {
-	c.f.praise(b)
+	c.f.noteSuccess(b)
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
 	if !c.settleLocked(b) {
@@ -268,7 +268,7 @@ func (r *relay) run(src, dst *net.TCPConn, count, sum *atomic.Uint64) {
 	r.once.Do(func() { r.err = err })
 	until := longAgo // wakes the other direction
 	if lost {
-		until = time.Now().Add(lastWords)
+		until = time.Now().Add(resetDrainTime)
 	}
 	r.c.setDeadline(until)
 }

@@ -85,11 +85,11 @@ func (l *loop) move(c *conn, to *loop) bool {
 	}
 	defer c.f.mu.Unlock() // unlocked last, so no other letter about the connection arrives earlier
 	l.forget(c)
-	l.hungry = slices.DeleteFunc(l.hungry, func(h hungry) bool { return h.c == c })
+	l.hungry = slices.DeleteFunc(l.hungry, func(h readySide) bool { return h.c == c })
 	for i := range c.sides {
 		s := &c.sides[i]
 		l.poller.remove(s.fd)
-		s.watched, s.hungry, s.readable = false, false, true
+		s.watched, s.queued, s.readable = false, false, true
 	}
 	c.loop = to
 	to.send(func(to *loop) { to.adopt(c) })

@@ -133,7 +133,7 @@ func (l *loop) spliceFrom(c *conn, i int) int {
 	}
 	l.returnPipe(t)
 	if errno != 0 && errno != unix.EAGAIN && errno != unix.EINVAL { // the kernel reports a reset only once, and a later read would see a normal end
-		l.lose(c, i)
+		l.handleReset(c, i)
 		c.sides[i].ended = true
 	}
 	return 0

@@ -51,21 +51,21 @@ type transport struct {
 
 // side is a socket of a connection, with the data that waits to be written to it.
 type side struct {
-	fd       int
-	readable bool // a read may find data
-	thorough bool // an end, a reset or an urgent byte was reported, at which a read stops: reads continue until they find nothing
-	shut     bool // an event reported the end of its data
-	ended    bool // all data was read
-	passed   bool // the end of its data was forwarded to the other side
-	lost     bool // the socket was reset
-	hungry   bool // queued for another turn
-	bulk     bool // the last read filled the buffer
-	watched  bool // the poller reports its events
-	eager    bool // the loop also receives events about room for writes
-	foreign  bool // the socket has the client's address
-	held     int  // number of bytes in pipe; 0 means no pipe
-	pipe     pipe // bytes for this side that follow those in pending
-	pending  []byte
+	fd             int
+	readable       bool // a read may find data
+	readUntilEmpty bool // an end, a reset or an urgent byte was reported, at which a read stops: reads continue until they find nothing
+	shut           bool // an event reported the end of its data
+	ended          bool // all data was read
+	passed         bool // the end of its data was forwarded to the other side
+	lost           bool // the socket was reset
+	queued         bool // queued for another turn
+	bulk           bool // the last read filled the buffer
+	watched        bool // the poller reports its events
+	eager          bool // the loop also receives events about room for writes
+	foreign        bool // the socket has the client's address
+	held           int  // number of bytes in pipe; 0 means no pipe
+	pipe           pipe // bytes for this side that follow those in pending
+	pending        []byte
 }
 
 func (s *side) isBlocked() bool { return len(s.pending) > 0 || s.held > 0 }
@@ -101,7 +101,7 @@ func (l *loop) event(c *conn, i int, events uint32) {
 		return
 	}
 	if c.phase == relaying && events&unix.EPOLLERR != 0 && !s.lost {
-		l.lose(c, i)
+		l.handleReset(c, i)
 	}
 	if c.phase == relaying && events&unix.EPOLLOUT != 0 && s.isBlocked() {
 		l.pump(c, 1-i)
@@ -116,7 +116,7 @@ func (l *loop) event(c *conn, i int, events uint32) {
 func (s *side) notice(events uint32) {
 	const closing = unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
 	s.readable = s.readable || events&(unix.EPOLLIN|closing) != 0
-	s.thorough = s.thorough || events&(unix.EPOLLPRI|closing) != 0
+	s.readUntilEmpty = s.readUntilEmpty || events&(unix.EPOLLPRI|closing) != 0
 	s.shut = s.shut || events&unix.EPOLLRDHUP != 0
 }
 
@@ -132,9 +132,9 @@ func (l *loop) pump(c *conn, i int) {
 		case !from.readable:
 			return
 		case left <= 0:
-			if !from.hungry {
-				from.hungry = true
-				l.hungry = append(l.hungry, hungry{c, i})
+			if !from.queued {
+				from.queued = true
+				l.hungry = append(l.hungry, readySide{c, i})
 			}
 			return
 		case from.bulk:
@@ -181,7 +181,7 @@ func (l *loop) refused(c *conn, i int, errno syscall.Errno) {
 			l.watch(c, i)
 		}
 	default:
-		l.lose(c, i)
+		l.handleReset(c, i)
 		l.pump(c, i)
 	}
 }
@@ -204,10 +204,10 @@ func (l *loop) copyFrom(c *conn, i int) int {
 	n, errno := rawRead(from.fd, l.buffer[:])
 	switch {
 	case errno == unix.EAGAIN:
-		from.readable, from.thorough = false, false
+		from.readable, from.readUntilEmpty = false, false
 		return 0
 	case errno != 0:
-		l.lose(c, i)
+		l.handleReset(c, i)
 		fallthrough
 	case n == 0:
 		from.ended = true
@@ -215,7 +215,7 @@ func (l *loop) copyFrom(c *conn, i int) int {
 	}
 	from.bulk = n == small
 	// After a read that did not fill the buffer, new data causes another event.
-	from.readable = from.bulk || from.thorough
+	from.readable = from.bulk || from.readUntilEmpty
 	written, errno := rawWrite(to.fd, l.buffer[:n])
 	if errno != 0 && errno != unix.EAGAIN {
 		l.refused(c, 1-i, errno)
@@ -250,10 +250,10 @@ func (l *loop) passEnd(c *conn, i int) {
 	}
 }
 
-// lose handles a side that was reset. The data that it had sent still reaches the other side, for
+// handleReset handles a side that was reset. The data that it had sent still reaches the other side, for
 // example the response to a request that a backend did not read completely. Then the other side is
 // also reset.
-func (l *loop) lose(c *conn, i int) {
+func (l *loop) handleReset(c *conn, i int) {
 	s := &c.sides[i]
 	switch {
 	case s.lost:
@@ -262,8 +262,8 @@ func (l *loop) lose(c *conn, i int) {
 	default:
 		c.failing, s.lost = true, true
 		l.dropData(s)
-		s.readable, s.thorough = true, true
-		c.until = l.d.now() + int64(lastWords)
+		s.readable, s.readUntilEmpty = true, true
+		c.until = l.d.now() + int64(resetDrainTime)
 		l.wheel.set(&c.timer, tick)
 	}
 }

@@ -266,7 +266,7 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, port uint16, t
 	opened = true
 	f.beginFlowLocked(x)
 	if f.d.followers.some() {
-		f.d.followers.tell(news{true, f.describeLocked(x)})
+		f.d.followers.publish(connEvent{true, f.describeLocked(x)})
 	}
 	switch {
 	case f.handing:
@@ -331,7 +331,7 @@ func (f *frontend) endOldest() bool {
 func (f *frontend) reply(x *flow, backend *backend) {
 	send := x.back.sender(x.client)
 	use := func(b []byte) {
-		f.praise(backend)
+		f.noteSuccess(backend)
 		x.answered.Store(true)
 		x.last.Store(f.d.now())
 		if err := send(b); err == nil { // otherwise the reply is dropped, as networks also do
@@ -343,7 +343,7 @@ func (f *frontend) reply(x *flow, backend *backend) {
 	err := x.receive(use)
 	if errors.Is(err, os.ErrDeadlineExceeded) && f.goesOn(x) {
 		if x.in.Load() > 0 && backend.failures.Load() == failures {
-			f.praise(backend)
+			f.noteSuccess(backend)
 		}
 		err = x.receive(use)
 	}
@@ -399,7 +399,7 @@ func (f *frontend) endFlowLocked(x *flow) {
 	x.ended = true
 	x.admission.end()
 	if !f.handing && f.d.followers.some() {
-		f.d.followers.tell(news{false, f.describeLocked(x)})
+		f.d.followers.publish(connEvent{false, f.describeLocked(x)})
 	}
 	f.flows.remove(x)
 	_ = x.socket.Close()

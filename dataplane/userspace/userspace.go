@@ -75,11 +75,11 @@ type Dataplane struct {
 	// epoch is the origin of instants.
 	epoch   time.Time
 	retries atomic.Uint64
-	// told, if not nil, receives the results of dials that must be reported. It is set before the
+	// reportDial, if not nil, receives the results of dials that must be reported. It is set before the
 	// first Apply.
-	told        func(balancer.Target, error)
+	reportDial  func(balancer.Target, error)
 	followers   followers
-	remembering remembering
+	remembering memoryRegistry
 	admitters   admitters
 	// inherited holds the items of an earlier process that no frontend has adopted yet; applying
 	// guards it.
@@ -87,7 +87,7 @@ type Dataplane struct {
 	// inheriting reports whether inherited items wait for frontends that have not been applied yet.
 	inheriting atomic.Bool
 	// heir is the process that takes over during a handover. It is nil otherwise.
-	heir   *heir
+	heir   *successor
 	warned atomic.Int64 // the instant of the last rate-limited warning
 
 	ctx    context.Context // ends when Close gives up waiting
@@ -140,7 +140,7 @@ func New(o Options) (*Dataplane, error) {
 		frontends:   map[balancer.Key]*frontend{},
 		timed:       map[*frontend]struct{}{},
 		counters:    map[counters.Port]*counter{},
-		remembering: remembering{all: map[balancer.AffinityMemory]*clientMemory{}},
+		remembering: memoryRegistry{all: map[balancer.AffinityMemory]*clientMemory{}},
 		chains:      chains{frontends: map[balancer.Key]*frontend{}, ranges: map[netip.Addr][]*frontend{}},
 	}
 	d.budget = newBudget(o.maxDescriptors)
@@ -165,7 +165,7 @@ func (d *Dataplane) Traits() dataplane.Traits {
 
 // ReportDials implements [dataplane.ReportsDials]. For UDP, an answer or a trial without a refusal
 // is a success. A refused datagram is a failure.
-func (d *Dataplane) ReportDials(report func(balancer.Target, error)) { d.told = report }
+func (d *Dataplane) ReportDials(report func(balancer.Target, error)) { d.reportDial = report }
 
 // DialRetries implements [dataplane.ReportsDials].
 func (d *Dataplane) DialRetries() uint64 { return d.retries.Load() }
@@ -261,7 +261,7 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 	d.stopLoops()
 	err = errors.Join(err, d.tables.close(ctx), d.replies.release(d))
 	for _, f := range frontends {
-		f.letGo()
+		f.releaseHeldPorts()
 	}
 	if err != nil {
 		return fmt.Errorf("closing the userspace dataplane: %w", err)

@@ -160,8 +160,8 @@ func TestRole(t *testing.T) {
 	defer cancel()
 	everything := p.client.Watch(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithRev(last+1))
 	config := p.as(t, role())
-	var told configLog
-	f := followWithState(t, watch.Options{Config: config, Node: "n1", Patience: within, Configured: told.add}, t.TempDir())
+	var configs configLog
+	f := followWithState(t, watch.Options{Config: config, Node: "n1", Patience: within, Configured: configs.add}, t.TempDir())
 	f.wait("the first state", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 1 }) // the only problem is about an allocated address without a service
 	n := appear(t, newWriter(t, config), "n1", "1.0", 3*time.Second)
 	n.SetStatus(schema.NodeStatus{Revision: 1})
@@ -188,7 +188,7 @@ func TestRole(t *testing.T) {
 	relay.Heal()
 	n.SetStatus(schema.NodeStatus{Revision: 2})
 	p.put("/nodes/n1/config", `{"zone":"z1"}`)
-	told.wait(t, schema.NodeConfig{Mode: "ipvs"}, schema.NodeConfig{Zone: "z1"})
+	configs.wait(t, schema.NodeConfig{Mode: "ipvs"}, schema.NodeConfig{Zone: "z1"})
 	status(2)
 	n.stop()
 	f.stop()

@@ -370,8 +370,8 @@ func TestOwnershipAfterRestoreAndCompaction(t *testing.T) {
 	relay.Heal()
 	select {
 	case err := <-ended:
-		if !errors.Is(err, client.ErrAnother) {
-			t.Errorf("Run = %v, want %v", err, client.ErrAnother)
+		if !errors.Is(err, client.ErrHistoryChanged) {
+			t.Errorf("Run = %v, want %v", err, client.ErrHistoryChanged)
 		}
 	case <-time.After(wait.Bound(30 * time.Second)):
 		t.Errorf("Run still follows etcd, at revision %d, want it to return an error", followed.Load())

@@ -380,12 +380,12 @@ func TestRemoveMany(t *testing.T) {
 }
 
 // await reads the state in etcd until it satisfies a condition, and returns it.
-func (p *place) await(what string, is func(store.Snapshot) bool) store.Snapshot {
+func (p *place) await(what string, cond func(store.Snapshot) bool) store.Snapshot {
 	p.t.Helper()
 	w := newWriter(p.t, p.config)
 	var s store.Snapshot
 	p.try("see "+what, func(ctx context.Context) (err error) {
-		if s, err = w.Read(ctx, nil); err == nil && !is(s) {
+		if s, err = w.Read(ctx, nil); err == nil && !cond(s) {
 			err = fmt.Errorf("there are %d services, %d endpoints, %d overrides", s.Services.Len(), s.Endpoints.Len(), s.Overrides.Len())
 		}
 		return err

@@ -21,9 +21,9 @@ type follower struct {
 	watcher *fsnotify.Watcher
 	events  chan fsnotify.Event
 	errors  chan error
-	// deaf reports whether a directory can't be watched. Changes in such a directory are found only
+	// pollOnly reports whether a directory can't be watched. Changes in such a directory are found only
 	// by polling.
-	deaf bool
+	pollOnly bool
 	// folders maps the real paths of watched directories to their state.
 	folders map[string]*watched
 	// files is the real path of the directory in which every file name matters, or "" if there is
@@ -61,10 +61,10 @@ func (f *follower) close() {
 }
 
 func (f *follower) turnDeaf(doing string, err error) {
-	if !f.deaf {
+	if !f.pollOnly {
 		f.log.Warn(doing+"; checking files every second instead", "err", err)
 	}
-	f.deaf = true
+	f.pollOnly = true
 }
 
 // lost stops using notifications after the watcher has ended unexpectedly.

@@ -292,7 +292,7 @@ func (l *loader) parse(path string, old *contents, what look) (fresh *contents, 
 	switch {
 	case doc == nil:
 		return old.seen(&t, l.round).broken(path, nil, problems), nil
-	case path == l.path && len(doc.tree) == 0 && !what.AllowEmpty && l.main.says():
+	case path == l.path && len(doc.tree) == 0 && !what.AllowEmpty && l.main.hasContent():
 		return l.emptied(old, &t, what), nil
 	case l.isCut(old, doc, &t, what):
 		return old.unchanged(false), nil

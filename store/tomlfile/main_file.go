@@ -57,8 +57,8 @@ func (l *loader) loadMain(what look) {
 	l.merge.put(l.path, fresh)
 }
 
-// says reports whether the file contained a definition or a setting when it was last read.
-func (m *mainFile) says() bool {
+// hasContent reports whether the file contained a definition or a setting when it was last read.
+func (m *mainFile) hasContent() bool {
 	return m.contents != nil && len(m.services)+len(m.vips) > 0 || m.settings != nil && len(m.settings.tree) > 0
 }
 

@@ -48,8 +48,8 @@ func (s *scanner) scan() {
 	}
 }
 
-// tell reports the current path, unless it has too many parts.
-func (s *scanner) tell(defined bool) {
+// visitPath reports the current path, unless it has too many parts.
+func (s *scanner) visitPath(defined bool) {
 	if s.depth == 0 || s.parts <= s.depth {
 		s.visit(s.path, s.line, defined)
 	}
@@ -82,18 +82,18 @@ func (s *scanner) header() {
 		last := s.peek() != '.'
 		if !last {
 			s.pos++
-			s.tell(false)
+			s.visitPath(false)
 			if n := s.counts[string(s.path)]; n > 0 {
 				s.enterIndex(n - 1)
 			}
 			continue
 		}
-		s.tell(true)
+		s.visitPath(true)
 		if array {
 			n := s.counts[string(s.path)]
 			s.counts[string(s.path)] = n + 1
 			s.enterIndex(n)
-			s.tell(true)
+			s.visitPath(true)
 		}
 		break
 	}
@@ -113,9 +113,9 @@ func (s *scanner) keyValue() {
 			break
 		}
 		s.pos++
-		s.tell(false)
+		s.visitPath(false)
 	}
-	s.tell(true)
+	s.visitPath(true)
 	if s.peek() == '=' {
 		s.pos++
 	}
@@ -134,7 +134,7 @@ func (s *scanner) value() {
 	case '[':
 		s.inside(']', func(i int) {
 			s.enterIndex(i)
-			s.tell(true)
+			s.visitPath(true)
 			s.value()
 		})
 	case '{':

@@ -199,7 +199,7 @@ func (w *watchRun) load(what look) bool {
 	took := time.Since(began)
 	if what.all {
 		pause := w.poll
-		if w.follower.deaf {
+		if w.follower.pollOnly {
 			pause = min(pause, max(deafPoll, pollShare*took))
 		}
 		w.due = time.Now().Add(pause)

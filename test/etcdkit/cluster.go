@@ -225,10 +225,10 @@ func (c *Cluster) do(what string, operation func(context.Context, *clientv3.Clie
 	}
 }
 
-// sure retries an operation until etcd accepts it or reports that it is already done. During an
+// retryUntilDone retries an operation until etcd accepts it or reports that it is already done. During an
 // election, which a busy machine may cause at any time, etcd refuses writes or leaves their outcome
 // open.
-func sure(ctx context.Context, done error, do func() error) error {
+func retryUntilDone(ctx context.Context, done error, do func() error) error {
 	for {
 		err := do()
 		if done != nil && errors.Is(err, done) {
@@ -259,16 +259,16 @@ func (c *Cluster) EnableAuth(users ...User) {
 		for _, u := range users {
 			err = errors.Join(err, addUser(ctx, client, u))
 		}
-		return errors.Join(err, sure(ctx, rpctypes.ErrUserEmpty, func() error { _, err := client.AuthEnable(ctx); return err }))
+		return errors.Join(err, retryUntilDone(ctx, rpctypes.ErrUserEmpty, func() error { _, err := client.AuthEnable(ctx); return err }))
 	})
 	c.password = "root"
 }
 
 func addUser(ctx context.Context, client *clientv3.Client, u User) error {
 	err := errors.Join(
-		sure(ctx, rpctypes.ErrRoleAlreadyExist, func() error { _, err := client.RoleAdd(ctx, u.Name); return err }),
-		sure(ctx, rpctypes.ErrUserAlreadyExist, func() error { _, err := client.UserAdd(ctx, u.Name, u.Password); return err }),
-		sure(ctx, nil, func() error { _, err := client.UserGrantRole(ctx, u.Name, u.Name); return err }))
+		retryUntilDone(ctx, rpctypes.ErrRoleAlreadyExist, func() error { _, err := client.RoleAdd(ctx, u.Name); return err }),
+		retryUntilDone(ctx, rpctypes.ErrUserAlreadyExist, func() error { _, err := client.UserAdd(ctx, u.Name, u.Password); return err }),
+		retryUntilDone(ctx, nil, func() error { _, err := client.UserGrantRole(ctx, u.Name, u.Name); return err }))
 	for _, key := range u.Read {
 		err = errors.Join(err, grant(ctx, client, u.Name, key, clientv3.PermissionType(clientv3.PermRead)))
 	}
@@ -280,7 +280,7 @@ func addUser(ctx context.Context, client *clientv3.Client, u User) error {
 
 // grant gives a role a right to a folder or a key.
 func grant(ctx context.Context, client *clientv3.Client, role, key string, kind clientv3.PermissionType) error {
-	return sure(ctx, nil, func() error {
+	return retryUntilDone(ctx, nil, func() error {
 		_, err := client.RoleGrantPermission(ctx, role, key, end(key), kind)
 		return err
 	})
@@ -307,7 +307,7 @@ func (c *Cluster) Grant(user, key string) {
 func (c *Cluster) Revoke(user, key string) {
 	c.t.Helper()
 	c.do("revoking a right", func(ctx context.Context, client *clientv3.Client) error {
-		return sure(ctx, rpctypes.ErrPermissionNotGranted, func() error {
+		return retryUntilDone(ctx, rpctypes.ErrPermissionNotGranted, func() error {
 			_, err := client.RoleRevokePermission(ctx, user, key, end(key))
 			return err
 		})
@@ -340,7 +340,7 @@ func (c *Cluster) Compact() int64 {
 			return err
 		}
 		revision = now.Header.Revision
-		return sure(ctx, rpctypes.ErrCompacted, func() error {
+		return retryUntilDone(ctx, rpctypes.ErrCompacted, func() error {
 			_, err := client.Compact(ctx, revision, clientv3.WithCompactPhysical())
 			return err
 		})

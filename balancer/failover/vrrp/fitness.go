@@ -8,10 +8,10 @@ import (
 
 // Priorities with a special meaning.
 const (
-	// resigns is the priority in the last advert of an owner that releases the VIPs.
-	resigns = 0
-	// unwell is the priority of a router that can't serve the VIPs.
-	unwell = 1
+	// resignPriority is the priority in the last advert of an owner that releases the VIPs.
+	resignPriority = 0
+	// unfitPriority is the priority of a router that can't serve the VIPs.
+	unfitPriority = 1
 )
 
 // fitness is the state that decides whether this host should have the VIPs.
@@ -28,7 +28,7 @@ type fitness struct {
 // priority returns the priority of the next advert.
 func (r *router) priority() uint8 {
 	if r.fitness.why != "" || r.fitness.moving || r.witness.lost {
-		return unwell
+		return unfitPriority
 	}
 	return r.g.Priority
 }

@@ -45,8 +45,8 @@ func (r *router) ignored(p *peer) {
 func (r *router) heardAsBackup(p *peer) {
 	a := p.advert
 	r.peers.reconcile(p, &r.g)
-	if a.Priority == resigns {
-		r.hurry()
+	if a.Priority == resignPriority {
+		r.shortenDownTimer()
 		return
 	}
 	if r.fitness.moving {
@@ -56,8 +56,8 @@ func (r *router) heardAsBackup(p *peer) {
 	switch {
 	case a.Priority >= own || r.peers.yielded.text != "":
 		r.restart(a.Interval)
-	case a.Priority == unwell:
-		r.hurry() // it can't serve the VIPs
+	case a.Priority == unfitPriority:
+		r.shortenDownTimer() // it can't serve the VIPs
 	case !r.fitness.preempts(r.now, r.g.Preempt) || !r.witnessed():
 		r.restart(a.Interval)
 	}
@@ -69,7 +69,7 @@ func (r *router) heardAsBackup(p *peer) {
 func (r *router) heardAsOwner(p *peer) {
 	a, own := p.advert, r.priority()
 	switch {
-	case a.Priority == resigns:
+	case a.Priority == resignPriority:
 		r.reply()
 	case a.Priority > own || a.Priority == own && p.addr.Compare(r.g.Link.Source) > 0:
 		text := fmt.Sprintf("gave %s to %s (priority %d; this host has %d)", r.g.label(), p.addr, a.Priority, own)

@@ -33,7 +33,7 @@ type peer struct {
 
 // peers are the other routers of a group.
 type peers struct {
-	of map[netip.Addr]*peer
+	byAddr map[netip.Addr]*peer
 	// drops counts the packets that were dropped, by reason.
 	drops map[Reason]uint64
 	// owner is the sender of the last accepted advert.
@@ -67,20 +67,20 @@ func (p *peers) accepted(now local.Time, from *peer, a *Advert, sum Checksum) {
 // find returns the record of a router, and creates it if necessary. If there are too many, it
 // replaces the oldest record that metrics do not name.
 func (p *peers) find(addr netip.Addr) *peer {
-	if one := p.of[addr]; one != nil {
+	if one := p.byAddr[addr]; one != nil {
 		return one
 	}
-	if len(p.of) >= maxPeers {
+	if len(p.byAddr) >= maxPeers {
 		others := slices.DeleteFunc(p.sorted(), func(one *peer) bool { return one.named })
 		oldest := slices.MinFunc(others, func(a, b *peer) int { return cmp.Compare(max(a.at, a.droppedAt), max(b.at, b.droppedAt)) })
-		delete(p.of, oldest.addr)
+		delete(p.byAddr, oldest.addr)
 	}
-	p.of[addr] = &peer{addr: addr}
-	return p.of[addr]
+	p.byAddr[addr] = &peer{addr: addr}
+	return p.byAddr[addr]
 }
 
 func (p *peers) sorted() (all []*peer) {
-	for _, one := range p.of {
+	for _, one := range p.byAddr {
 		all = append(all, one)
 	}
 	slices.SortFunc(all, func(a, b *peer) int { return a.addr.Compare(b.addr) })
@@ -109,7 +109,7 @@ func (p *peer) distant() bool { return p.drop != nil && p.drop.Reason == LowTTL 
 func (p *peers) owners(now local.Time, g *Group) (all []*peer) {
 	for _, one := range p.sorted() {
 		within := func(at local.Time, interval time.Duration) bool { return at > 0 && now.Since(at) <= g.k()*interval }
-		accepted := one.advert != nil && one.advert.Priority != resigns && within(one.at, one.advert.Interval)
+		accepted := one.advert != nil && one.advert.Priority != resignPriority && within(one.at, one.advert.Interval)
 		dropped := one.drop != nil && one.drop.counts() && one.droppedAt > one.at && within(one.droppedAt, one.interval(g.Interval))
 		if accepted || dropped {
 			all = append(all, one)
@@ -121,7 +121,7 @@ func (p *peers) owners(now local.Time, g *Group) (all []*peer) {
 // resigned reports whether the owner has resigned recently.
 func (p *peers) resigned(now local.Time, g *Group) bool {
 	o := p.owner
-	return o != nil && o.advert.Priority == resigns && now.Since(o.at) <= g.DownTime(unwell, o.advert.Interval)
+	return o != nil && o.advert.Priority == resignPriority && now.Since(o.at) <= g.DownTime(unfitPriority, o.advert.Interval)
 }
 
 // heardLast returns the router that sent the last packet, even if the packet was dropped, or nil.
@@ -153,7 +153,7 @@ func (p *peers) claimed(now local.Time, g *Group) cause {
 // checksum returns the kind of checksum for a receiver. Without a setting, it is the kind that the
 // receiver itself sends. If that is unknown, it is keepalived's default.
 func (p *peers) checksum(to netip.Addr, g *Group) Checksum {
-	from := p.of[to]
+	from := p.byAddr[to]
 	if to.IsMulticast() {
 		from = p.owner
 	}

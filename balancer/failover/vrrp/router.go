@@ -55,7 +55,7 @@ type sender struct {
 
 // problem returns the reason why adverts recently could not be sent, or "".
 func (s *sender) problem(now local.Time, g *Group) string {
-	if s.unsent == "" || now.Since(s.unsentAt) >= max(problemKept, 2*g.DownTime(unwell, g.Interval)) {
+	if s.unsent == "" || now.Since(s.unsentAt) >= max(problemKept, 2*g.DownTime(unfitPriority, g.Interval)) {
 		return ""
 	}
 	return fmt.Sprintf("%s can't be owned here: adverts can't be sent: %s", g.Name, s.unsent)
@@ -77,7 +77,7 @@ type tenure struct {
 // newRouter returns the router of a group in its initial state.
 func newRouter(e *env, g Group) *router {
 	r := &router{env: e, g: g, state: Init, last: g.Interval}
-	r.peers.of, r.peers.drops = map[netip.Addr]*peer{}, map[Reason]uint64{}
+	r.peers.byAddr, r.peers.drops = map[netip.Addr]*peer{}, map[Reason]uint64{}
 	return r
 }
 
@@ -155,9 +155,9 @@ func (r *router) restart(interval time.Duration) {
 	r.witness.waits, r.witness.blocked = false, false
 }
 
-// hurry shortens the down timer to the skew, because the owner has resigned or can't serve the
+// shortenDownTimer shortens the down timer to the skew, because the owner has resigned or can't serve the
 // VIPs.
-func (r *router) hurry() { r.due = min(r.due, r.now.Add(r.g.Skew(r.priority(), r.last))) }
+func (r *router) shortenDownTimer() { r.due = min(r.due, r.now.Add(r.g.Skew(r.priority(), r.last))) }
 
 // claim sends the first advert of an owner. The VIPs are bound later, because a lower owner removes
 // them when it receives the advert.
@@ -227,7 +227,7 @@ func (r *router) hold() {
 // advertise sends an advert with the given priority to all receivers.
 func (r *router) advertise(priority uint8) {
 	r.sender.number++
-	if priority != resigns && r.state == Active {
+	if priority != resignPriority && r.state == Active {
 		r.due = r.now.Add(r.g.Interval)
 	}
 	s := Send{Group: r.g.Name, On: r.g.Link.On, Source: r.g.Link.Source, number: r.sender.number}
@@ -314,5 +314,5 @@ func (r *router) resign(next State, why cause) {
 func (r *router) resigned() {
 	r.giving = 0
 	r.restart(r.g.Interval)
-	r.advertise(resigns)
+	r.advertise(resignPriority)
 }

@@ -142,7 +142,7 @@ func (r *router) status(now local.Time) GroupStatus {
 	switch {
 	case r.state == Active:
 		s.Owner = r.g.Link.Source
-	case o != nil && o.advert.Priority != resigns && now.Since(o.at) <= r.g.DownTime(unwell, o.advert.Interval):
+	case o != nil && o.advert.Priority != resignPriority && now.Since(o.at) <= r.g.DownTime(unfitPriority, o.advert.Interval):
 		s.Owner = o.addr
 	}
 	for _, p := range r.peers.sorted() {

@@ -10,11 +10,11 @@ import (
 
 // own sets the owner and the group of f to the values in info, unless they are equal.
 func own(f *os.File, info os.FileInfo) error {
-	is, err := f.Stat()
+	current, err := f.Stat()
 	if err != nil {
 		return err
 	}
-	want, have := info.Sys().(*syscall.Stat_t), is.Sys().(*syscall.Stat_t)
+	want, have := info.Sys().(*syscall.Stat_t), current.Sys().(*syscall.Stat_t)
 	if want.Uid == have.Uid && want.Gid == have.Gid {
 		return nil
 	}

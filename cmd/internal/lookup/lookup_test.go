@@ -104,7 +104,7 @@ func TestSpares(t *testing.T) {
 				want = ""
 			}
 			got := ""
-			if err := Spares(in, &api.OverrideRequest{Service: "web", Draining: &yes, Force: force}, targets); err != nil {
+			if err := CheckCapacity(in, &api.OverrideRequest{Service: "web", Draining: &yes, Force: force}, targets); err != nil {
 				got = err.Error()
 			}
 			if got != want {

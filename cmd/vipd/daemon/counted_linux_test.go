@@ -150,7 +150,7 @@ func countsOverRestarts(t *testing.T, name config.ModeName) {
 		sent += clients
 		go func() {
 			defer close(done)
-			crowds(t, first, clients, netip.MustParseAddrPort("127.58.9.9:53"))
+			sendFromClients(t, first, clients, netip.MustParseAddrPort("127.58.9.9:53"))
 		}()
 		do()
 		<-done
@@ -253,7 +253,7 @@ func countsWhileServicesChange(t *testing.T, name config.ModeName) {
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		crowds(t, 0, clients, netip.MustParseAddrPort("127.58.9.9:53"))
+		sendFromClients(t, 0, clients, netip.MustParseAddrPort("127.58.9.9:53"))
 	}()
 	changes := 0
 	for sending := true; sending; changes++ {

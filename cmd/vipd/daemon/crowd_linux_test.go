@@ -57,7 +57,7 @@ endpoints = [{ address = "127.58.9.1", port = 5353 }]
 		t.Fatal(err)
 	}
 	defer func() { _ = silent.Close() }()
-	crowds(t, 0, crowd, netip.MustParseAddrPort("127.58.9.9:53"))
+	sendFromClients(t, 0, crowd, netip.MustParseAddrPort("127.58.9.9:53"))
 	live := func() uint64 {
 		var m runtime.MemStats
 		runtime.GC()
@@ -105,9 +105,9 @@ endpoints = [{ address = "127.58.9.1", port = 5353 }]
 	})
 }
 
-// crowds sends one datagram from each of several consecutive loopback addresses. The number first
+// sendFromClients sends one datagram from each of several consecutive loopback addresses. The number first
 // selects the address of the first sender.
-func crowds(t *testing.T, first, clients int, to netip.AddrPort) {
+func sendFromClients(t *testing.T, first, clients int, to netip.AddrPort) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -132,9 +132,9 @@ type Daemon struct {
 	notify        notifier
 	// inherited is the state that the previous process handed over. heir is the queue to the
 	// process that replaces this process.
-	inherited []handover.Item
-	heir      *handover.Queue
-	replacing *net.UnixListener
+	inherited      []handover.Item
+	successorQueue *handover.Queue
+	replacing      *net.UnixListener
 }
 
 // New reads the configuration, tries the modes and opens the sockets. It starts no goroutines. It
@@ -230,7 +230,7 @@ func (d *Daemon) closeFiles() {
 	var late []net.Conn // connections of vipds that want to replace this vipd
 	if d.replacing != nil {
 		_ = os.Remove(d.handoverPath()) // must happen before the lock is released
-		if d.heir == nil {
+		if d.successorQueue == nil {
 			_ = d.replacing.SetDeadline(time.Now().Add(lateTime)) // fails only if the socket is closed
 			for c, err := d.replacing.Accept(); err == nil; c, err = d.replacing.Accept() {
 				late = append(late, c)
@@ -244,8 +244,8 @@ func (d *Daemon) closeFiles() {
 	for _, item := range d.inherited { // items remain only if New failed
 		item.Close()
 	}
-	if d.heir != nil { // close last: the next process opens these files when the queue ends
-		_ = d.heir.Close()
+	if d.successorQueue != nil { // close last: the next process opens these files when the queue ends
+		_ = d.successorQueue.Close()
 	}
 	for _, c := range late {
 		_ = c.Close()

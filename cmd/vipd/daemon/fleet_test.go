@@ -210,14 +210,14 @@ func TestFleetSeesNodes(t *testing.T) {
 	}
 	r := m.apply("web", "127.41.0.9", "127.41.1.4:9001")
 	m.start()
-	told := func(what string, is func(schema.NodeStatus) bool) {
+	waitForStatus := func(what string, is func(schema.NodeStatus) bool) {
 		t.Helper()
 		wait.For(t, 20*time.Second, what, func() bool {
 			nodes, _, err := m.writer.Nodes(context.Background())
 			return err == nil && len(nodes) == 1 && nodes[0].Live != nil && nodes[0].Status != nil && is(*nodes[0].Status)
 		})
 	}
-	told("the node's status", func(s schema.NodeStatus) bool {
+	waitForStatus("the node's status", func(s schema.NodeStatus) bool {
 		return s.Revision >= r.Revision && s.Ready && s.Mode == "userspace" && s.Services == 1 && s.Endpoints == 1 && s.ProblemCount == 0
 	})
 	set := func(edit func(schema.NodeConfig) schema.NodeConfig) {
@@ -225,21 +225,21 @@ func TestFleetSeesNodes(t *testing.T) {
 		m.retry("etcd to accept the node's configuration", func() error { _, err := m.writer.SetNode(t.Context(), "n1", edit); return err })
 	}
 	set(func(c schema.NodeConfig) schema.NodeConfig { c.Zone, c.By, c.Reason = "z9", "ana", "moved"; return c })
-	told("the zone", func(s schema.NodeStatus) bool { return s.Zone == "z9" })
+	waitForStatus("the zone", func(s schema.NodeStatus) bool { return s.Zone == "z9" })
 	m.answers("127.41.0.9", "one")
 	wait.For(t, 10*time.Second, "the zone in the node's own status", func() bool { return m.status().Zone == "z9" })
 	set(func(c schema.NodeConfig) schema.NodeConfig { c.Mode, c.By, c.Reason = "iptables", "ben", ""; return c })
-	told("the mode", func(s schema.NodeStatus) bool {
+	waitForStatus("the mode", func(s schema.NodeStatus) bool {
 		return s.Mode == "iptables" && s.Wanted == "iptables" && !s.Fallback && s.Why == "set in etcd by vipctl node set"
 	})
 	if _, err := m.etcd.Client().Put(t.Context(), "/vipd/nodes/n1/config", `{"mode": "fast"}`); err != nil {
 		t.Fatal(err)
 	}
-	told("the problem", func(s schema.NodeStatus) bool {
+	waitForStatus("the problem", func(s schema.NodeStatus) bool {
 		return s.Mode == "iptables" && s.ProblemCount == 1 && strings.Contains(s.Problems[0], "/vipd/nodes/n1/config: mode: ")
 	})
 	set(func(schema.NodeConfig) schema.NodeConfig { return schema.NodeConfig{By: "cleo", Reason: "done"} })
-	told("the configuration of the file", func(s schema.NodeStatus) bool {
+	waitForStatus("the configuration of the file", func(s schema.NodeStatus) bool {
 		return s.Mode == "userspace" && s.Zone == "" && s.ProblemCount == 0 && s.Why == "configured in "+m.file()
 	})
 	m.answers("127.41.0.9", "one")

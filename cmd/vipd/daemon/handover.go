@@ -25,7 +25,7 @@ func (d *Daemon) handoverPath() string { return filepath.Join(d.config.RunDir, a
 func (d *Daemon) takeOver() (err error) {
 	queue, err := fromStore()
 	if err == nil && queue == nil && d.Replace {
-		queue, err = askFor(d.handoverPath())
+		queue, err = requestHandover(d.handoverPath())
 	}
 	if err != nil || queue == nil {
 		return err
@@ -104,12 +104,12 @@ func (d *Daemon) leaving(ctx context.Context, mode *modeswitch.Chosen) context.C
 // successor returns the queue to the vipd that asked to take over. If none has asked, it returns
 // the queue that storeQueue stores with systemd, or nil.
 func (d *Daemon) successor(ctx context.Context) (*handover.Queue, error) {
-	if d.heir != nil {
-		return d.heir, nil
+	if d.successorQueue != nil {
+		return d.successorQueue, nil
 	}
 	var err error
-	d.heir, err = d.storeQueue(ctx)
-	return d.heir, err
+	d.successorQueue, err = d.storeQueue(ctx)
+	return d.successorQueue, err
 }
 
 // descriptors are file descriptors that are reserved for the shutdown. Programs such as iptables

@@ -38,9 +38,9 @@ func fromStore() (queue *handover.Queue, err error) {
 	return queue, nil
 }
 
-// askFor asks the running vipd to hand over and end, and returns its queue. It returns nil if no
+// requestHandover asks the running vipd to hand over and end, and returns its queue. It returns nil if no
 // vipd runs.
-func askFor(socket string) (*handover.Queue, error) {
+func requestHandover(socket string) (*handover.Queue, error) {
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
@@ -73,7 +73,7 @@ func (d *Daemon) awaitSuccessor(ctx context.Context) error {
 		}
 		return fmt.Errorf("waiting for another vipd to take over: %w", err)
 	}
-	d.heir = handover.Over(c)
+	d.successorQueue = handover.Over(c)
 	return errReplaced
 }
 

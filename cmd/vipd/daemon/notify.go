@@ -25,8 +25,8 @@ func (n *notifier) notify(state string) {
 	_, _ = systemd.SdNotify(false, state) // there is no place to report an error
 }
 
-// TellStatus sets the status line in systemctl, if vipd runs under systemd.
-func TellStatus(text string) {
+// SetStatus sets the status line in systemctl, if vipd runs under systemd.
+func SetStatus(text string) {
 	_, _ = systemd.SdNotify(false, "STATUS="+strings.Join(strings.Fields(text), " ")) // a line break would end the status
 }
 
@@ -60,7 +60,7 @@ func (n *notifier) status(line func() string) {
 	defer n.mu.Unlock()
 	if now := line(); now != n.lastStatus {
 		n.lastStatus = now
-		TellStatus(now)
+		SetStatus(now)
 	}
 }
 

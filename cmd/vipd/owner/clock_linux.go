@@ -25,10 +25,10 @@ func now() local.Time {
 // Priority is the real-time priority of the process (SCHED_RR).
 const Priority = 5
 
-// Urgent gives the process real-time priority and locks its memory, if permitted. It then executes
+// SetRealtime gives the process real-time priority and locks its memory, if permitted. It then executes
 // the program again, because only threads that are created later inherit these settings. It returns
 // the refusals as problems.
-func Urgent() (problems []error) {
+func SetRealtime() (problems []error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT); err != nil {

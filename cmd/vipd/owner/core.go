@@ -41,7 +41,7 @@ const tick = 10 * time.Millisecond
 // interface may have changed.
 func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal, links func()) (c *core, err error) {
 	c = &core{
-		o: o, journal: j, layout: l, rivals: rivals{byVRRP: o.VRRP != nil, of: map[netip.Addr]*api.OwnerRival{}, over: map[netip.Addr]bool{}}, another: make(chan struct{}),
+		o: o, journal: j, layout: l, rivals: rivals{byVRRP: o.VRRP != nil, byVIP: map[netip.Addr]*api.OwnerRival{}, over: map[netip.Addr]bool{}}, another: make(chan struct{}),
 		ended: make(chan struct{}), inputs: make(chan input, 1024),
 	}
 	gone := wake.New()
@@ -83,8 +83,8 @@ func (c *core) queueInput(f input) {
 	}
 }
 
-// farewell is the maximum time for releasing all VIPs at the end.
-const farewell = 2 * time.Second
+// releaseTimeout is the maximum time for releasing all VIPs at the end.
+const releaseTimeout = 2 * time.Second
 
 // run owns VIPs until ctx ends, and then releases all of them.
 func (c *core) run(ctx context.Context, started chan<- struct{}) {
@@ -133,7 +133,7 @@ func (c *core) loop(ctx, background context.Context) {
 			c.lapse(background)
 			c.handle(background, c.decider.Tick)
 		case <-stop:
-			stop, limit = nil, time.After(farewell)
+			stop, limit = nil, time.After(releaseTimeout)
 			c.handle(background, c.decider.Stop)
 		case <-limit:
 			return

@@ -63,7 +63,7 @@ type Owner struct {
 	runDir       string
 	wake         wake.Signal
 	daemon       daemon
-	surroundings surroundings
+	surroundings networkInfo
 	journal      *journal
 	core         atomic.Pointer[core]
 }
@@ -72,7 +72,7 @@ type Owner struct {
 func New(o Options, runDir string) *Owner {
 	w := wake.New()
 	return &Owner{
-		o: o, runDir: runDir, wake: w, daemon: daemon{changed: w}, surroundings: surroundings{changed: w},
+		o: o, runDir: runDir, wake: w, daemon: daemon{changed: w}, surroundings: networkInfo{changed: w},
 		journal: &journal{log: o.Log, counts: map[local.NoteKind]map[string]int{}},
 	}
 }
@@ -107,7 +107,7 @@ func (o *Owner) Run(ctx context.Context) error {
 	finding, end := context.WithCancel(ctx)
 	serving.Go(func() { _ = s.Serve(l) })
 	if o.o.VRRP == nil {
-		serving.Go(func() { o.surroundings.findWay(finding, o.o.Etcd.Endpoints) })
+		serving.Go(func() { o.surroundings.followEtcdAddr(finding, o.o.Etcd.Endpoints) })
 	}
 	if len(o.o.Reach) == 0 {
 		o.surroundings.findRouters()
@@ -155,9 +155,9 @@ func (o *Owner) follow(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-f.another:
+		case <-f.historyChanged:
 			f.stop()
-			f.another = nil
+			f.historyChanged = nil
 			f.last = nil
 			f.doubt = doubtful
 		case <-o.wake:
@@ -182,17 +182,17 @@ type follower struct {
 	last   *api.OwnerReport
 	absent map[netip.Addr]string
 	stop   func()
-	// another is closed when etcd has another history, for example after a restore. It is nil if no
+	// historyChanged is closed when etcd has another history, for example after a restore. It is nil if no
 	// core runs. The next core then doubts etcd's records for the time doubt.
-	another <-chan struct{}
-	doubt   time.Duration
+	historyChanged <-chan struct{}
+	doubt          time.Duration
 }
 
 // apply passes a report to the running core, or starts a core for it. It returns an error if no
 // core can run.
 func (f *follower) apply(ctx context.Context, report *api.OwnerReport) error {
 	next, err := f.find(vipsOf(report))
-	running := f.another != nil
+	running := f.historyChanged != nil
 	if err == nil && running {
 		err = f.core.Load().decider.listen(f.layout, next)
 	}
@@ -211,7 +211,7 @@ func (f *follower) apply(ctx context.Context, report *api.OwnerReport) error {
 	absent := c.worker.absent.reasons()
 	if f.last == nil || f.last != report && !reflect.DeepEqual(f.last, report) || !next.Equal(f.layout) || !maps.Equal(absent, f.absent) {
 		c.report(report, f.layout, next)
-		c.decider.can(cannot(report, next.Own, absent))
+		c.decider.can(blockReasons(report, next.Own, absent))
 		f.layout = next
 		f.last = report
 		f.absent = absent
@@ -244,6 +244,6 @@ func (f *follower) begin(ctx context.Context, l onhost.Layout) error {
 	running.Go(func() { c.run(ctx, started) })
 	<-started
 	f.core.Store(c)
-	f.stop, f.another = func() { cancel(); running.Wait() }, c.another
+	f.stop, f.historyChanged = func() { cancel(); running.Wait() }, c.another
 	return nil
 }

@@ -31,13 +31,13 @@ func TestEtcdDataReplaced(t *testing.T) {
 
 	// The owner does not detect the restore. The other hosts must not take over the owner's VIPs,
 	// even though the backup names another owner.
-	f.becomes("restored from a backup", func() { m.Restore(backup) }, other)
-	f.becomes("wiped", m.Wipe, nil)
+	f.replaceEtcd("restored from a backup", func() { m.Restore(backup) }, other)
+	f.replaceEtcd("wiped", m.Wipe, nil)
 }
 
-// becomes replaces etcd's data. If late is not nil, that host detects the change later than the
+// replaceEtcd replaces etcd's data. If late is not nil, that host detects the change later than the
 // others.
-func (f *fleet) becomes(what string, replace func(), late *gateway) {
+func (f *fleet) replaceEtcd(what string, replace func(), late *gateway) {
 	f.t.Helper()
 	f.waitForOwner()
 	m, before, p := f.etcd.Members[0], f.sessions(), f.probe()

@@ -25,8 +25,8 @@ type rivals struct {
 	// host of the pair.
 	byVRRP bool
 
-	mu sync.Mutex // guards the fields below
-	of map[netip.Addr]*api.OwnerRival
+	mu    sync.Mutex // guards the fields below
+	byVIP map[netip.Addr]*api.OwnerRival
 	// over holds the VIPs that are no longer claimed by two hosts, because the last rival or this
 	// host has released them.
 	over map[netip.Addr]bool
@@ -37,7 +37,7 @@ func (r *rivals) end(vips ...netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, a := range vips {
-		if r.of[a] != nil {
+		if r.byVIP[a] != nil {
 			r.over[a] = true
 		}
 	}
@@ -58,7 +58,7 @@ func (r *rivals) left(a local.Action) {
 func (r *rivals) current(silent time.Duration) (vips []netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for a, one := range r.of {
+	for a, one := range r.byVIP {
 		if !r.over[a] && time.Since(one.Last) <= silent {
 			vips = append(vips, a)
 		}
@@ -91,12 +91,12 @@ func (c *core) rival(claim onhost.Rival) {
 	c.queueInput(func(local.Time) []local.Action {
 		at, node := time.Now(), c.decider.Whose(mac)
 		c.rivals.mu.Lock()
-		r := c.rivals.of[vip]
+		r := c.rivals.byVIP[vip]
 		news := r == nil || r.MAC != mac || at.Sub(r.Last) > rivalKept || c.rivals.over[vip]
 		delete(c.rivals.over, vip)
 		if r == nil {
 			r = &api.OwnerRival{VIP: vip}
-			c.rivals.of[vip] = r
+			c.rivals.byVIP[vip] = r
 		}
 		r.MAC = mac
 		r.Node = node
@@ -132,8 +132,8 @@ func (r *rivals) advice() string {
 func (r *rivals) list() (all []api.OwnerRival, problems []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, vip := range slices.SortedFunc(maps.Keys(r.of), netip.Addr.Compare) {
-		one := r.of[vip]
+	for _, vip := range slices.SortedFunc(maps.Keys(r.byVIP), netip.Addr.Compare) {
+		one := r.byVIP[vip]
 		all = append(all, *one)
 		if one.Node == "" && time.Since(one.Last) < rivalKept && !r.over[vip] {
 			problems = append(problems, r.text(one)+": "+r.advice())

@@ -11,8 +11,8 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// surroundings holds facts about the host's networks that are determined at run time.
-type surroundings struct {
+// networkInfo holds facts about the host's networks that are determined at run time.
+type networkInfo struct {
 	changed wake.Signal
 
 	mu      sync.Mutex   // guards the fields below
@@ -20,23 +20,23 @@ type surroundings struct {
 	routers []netip.Addr // the default gateways, or nil if the configuration names the hosts that must answer
 }
 
-// findWay determines the address from which etcd is reached, each second until ctx ends. Name
+// followEtcdAddr determines the address from which etcd is reached, each second until ctx ends. Name
 // lookups may be slow, so the caller must not wait for findWay.
-func (x *surroundings) findWay(ctx context.Context, endpoints []string) {
+func (x *networkInfo) followEtcdAddr(ctx context.Context, endpoints []string) {
 	for on := true; on; on = wake.Sleep(ctx, time.Second) {
 		x.set(&x.way, onhost.WayTo(ctx, endpoints))
 	}
 }
 
 // findRouters determines the default gateways. If they can't be read, the last result remains.
-func (x *surroundings) findRouters() {
+func (x *networkInfo) findRouters() {
 	if all, err := onhost.Routers(); err == nil {
 		x.set(&x.routers, all)
 	}
 }
 
 // set replaces a list. If the list has changed, it sends changed.
-func (x *surroundings) set(list *[]netip.Addr, next []netip.Addr) {
+func (x *networkInfo) set(list *[]netip.Addr, next []netip.Addr) {
 	x.mu.Lock()
 	same := slices.Equal(*list, next)
 	*list = next
@@ -47,7 +47,7 @@ func (x *surroundings) set(list *[]netip.Addr, next []netip.Addr) {
 }
 
 // get returns the address from which etcd is reached, and the default gateways.
-func (x *surroundings) get() (way, routers []netip.Addr) {
+func (x *networkInfo) get() (way, routers []netip.Addr) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.way, x.routers

@@ -23,9 +23,9 @@ type Link struct {
 	at      []failover.Address
 	keys    atomic.Pointer[[][]byte]
 	foreign atomic.Int64
-	// intruded is the arrival time of the last datagram with another key, in nanoseconds since
+	// lastForeign is the arrival time of the last datagram with another key, in nanoseconds since
 	// 1970.
-	intruded atomic.Int64
+	lastForeign atomic.Int64
 
 	mu    sync.Mutex // guards the fields below, which Run may read at the same time
 	conns []*net.UDPConn
@@ -88,11 +88,13 @@ func (l *Link) SetKeys(keys [][]byte) { l.keys.Store(&keys) }
 // Foreign counts the datagrams that were signed with another key.
 func (l *Link) Foreign() int64 { return l.foreign.Load() }
 
-// lately is the time for which Intruded reports a datagram with another key.
-const lately = time.Minute
+// foreignWindow is the time for which Intruded reports a datagram with another key.
+const foreignWindow = time.Minute
 
-// Intruded reports whether a datagram with another key arrived within the last minute.
-func (l *Link) Intruded() bool { return time.Now().UnixNano()-l.intruded.Load() < int64(lately) }
+// SawForeign reports whether a datagram with another key arrived within the last minute.
+func (l *Link) SawForeign() bool {
+	return time.Now().UnixNano()-l.lastForeign.Load() < int64(foreignWindow)
+}
 
 // Run calls heard with each accepted message and the index of the address at which it arrived. When
 // ctx ends, Run closes the sockets and returns.
@@ -125,7 +127,7 @@ func (l *Link) receiveBy(ctx context.Context, c *net.UDPConn, at netip.Addr, hea
 		switch m, err := Decode(b[:n], at, *keys); {
 		case errors.Is(err, ErrKey):
 			l.foreign.Add(1)
-			l.intruded.Store(time.Now().UnixNano())
+			l.lastForeign.Store(time.Now().UnixNano())
 		case err == nil:
 			heard(m)
 		}

@@ -41,7 +41,7 @@ func TestSearchesHereWhereTheKernelDoesNot(t *testing.T) {
 // be complete.
 func TestListsAfterOneThatWasGivenUp(t *testing.T) {
 	tab := scratch(t)
-	flows := crowd(rand.New(rand.NewPCG(1, 1)), 2000) // more flows than the kernel sends in a single message
+	flows := randomFlows(rand.New(rand.NewPCG(1, 1)), 2000) // more flows than the kernel sends in a single message
 	tab.create(t, whole, flows...)
 	enough := errors.New("enough")
 	if err := tab.Each(t.Context(), Filter{}, func(*Flow) error { return enough }); !errors.Is(err, enough) {
@@ -74,7 +74,7 @@ func TestListsAfterOneThatWasGivenUp(t *testing.T) {
 func TestSeveralGoroutines(t *testing.T) {
 	tab := scratch(t)
 	var kept, deleted, cut []Flow
-	for _, f := range crowd(rand.New(rand.NewPCG(2, 2)), 3000) {
+	for _, f := range randomFlows(rand.New(rand.NewPCG(2, 2)), 3000) {
 		switch f.Orig.Dst.Port() {
 		case 80:
 			kept = append(kept, f)
@@ -133,7 +133,7 @@ func TestSeveralGoroutines(t *testing.T) {
 func TestListsInConstantMemory(t *testing.T) {
 	tab := scratch(t)
 	const n = 5000
-	tab.create(t, whole, crowd(rand.New(rand.NewPCG(3, 3)), n)...)
+	tab.create(t, whole, randomFlows(rand.New(rand.NewPCG(3, 3)), n)...)
 	visits := 0
 	allocs := testing.AllocsPerRun(1, func() {
 		if err := tab.Each(t.Context(), Filter{}, func(*Flow) error { visits++; return nil }); err != nil {

@@ -73,7 +73,7 @@ func TestEndsReported(t *testing.T) {
 	tab := scratch(t)
 	ended := watch(t, tab)
 	random := rand.New(rand.NewPCG(5, 5))
-	flows := crowd(random, 2000)
+	flows := randomFlows(random, 2000)
 	tab.create(t, whole, flows...)
 	keys := map[balancer.Key]bool{}
 	var want []Flow
@@ -101,7 +101,7 @@ func TestEndsReported(t *testing.T) {
 func TestLostEndsAreReported(t *testing.T) {
 	tab := scratch(t)
 	s := subscribe(t, tab)
-	flows := crowd(rand.New(rand.NewPCG(6, 6)), 30_000)
+	flows := randomFlows(rand.New(rand.NewPCG(6, 6)), 30_000)
 	tab.create(t, whole, flows...)
 	tab.flush(t)
 	var e ends

@@ -225,8 +225,8 @@ func flow(proto balancer.Protocol, client, frontend, backend string) Flow {
 	return Flow{Proto: proto, Orig: Tuple{from, to}, Reply: Tuple{via, from}}
 }
 
-// crowd returns n flows of different clients to a few random frontends and backends.
-func crowd(random *rand.Rand, n int) []Flow {
+// randomFlows returns n flows of different clients to a few random frontends and backends.
+func randomFlows(random *rand.Rand, n int) []Flow {
 	protos := []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP}
 	flows := make([]Flow, n)
 	for i := range flows {

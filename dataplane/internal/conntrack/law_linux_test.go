@@ -23,7 +23,7 @@ func TestFiltersFindWhatTheySay(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	for range wait.Soak(2, 20) {
 		tab.flush(t)
-		flows := crowd(random, 100+random.IntN(300))
+		flows := randomFlows(random, 100+random.IntN(300))
 		tab.create(t, whole, flows...)
 		tab.want(t, Filter{}, flows)
 		for range 40 {
@@ -77,7 +77,7 @@ func TestCutsWhatIsStaleAndNothingElse(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 2))
 	for round := range wait.Soak(10, 100) {
 		tab.flush(t)
-		flows := crowd(random, 100+random.IntN(500))
+		flows := randomFlows(random, 100+random.IntN(500))
 		tab.create(t, whole, flows...)
 		keys := map[balancer.Key]bool{}
 		for range []int{0, 1, 3, 8, 30}[random.IntN(5)] {
@@ -202,7 +202,7 @@ func TestSuccessorIsNotDeleted(t *testing.T) {
 	}
 	// The kernel derives a flow's id from its address in memory, so other flows must first occupy
 	// the memory of the deleted flow.
-	others := crowd(rand.New(rand.NewPCG(4, 4)), 200)
+	others := randomFlows(rand.New(rand.NewPCG(4, 4)), 200)
 	tab.create(t, whole, others...)
 	tab.create(t, whole, f)
 	n, err := tab.deleteAll([]Flow{old})

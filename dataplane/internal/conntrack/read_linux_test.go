@@ -28,7 +28,7 @@ func encode(f *Flow, in where) []byte {
 // FuzzRead decodes arbitrary messages. Decoding must not panic. A decoded flow must be the same
 // after it is encoded and decoded again.
 func FuzzRead(f *testing.F) {
-	for i, flow := range crowd(rand.New(rand.NewPCG(7, 7)), 20) {
+	for i, flow := range randomFlows(rand.New(rand.NewPCG(7, 7)), 20) {
 		flow.zone, flow.id = uint16(i%3), uint32(i)
 		for _, in := range []where{whole, original, reply} {
 			b := encode(&flow, in)
@@ -71,7 +71,7 @@ func FuzzRead(f *testing.F) {
 // TestRefusesMalformedMessages decodes truncated messages. If a message ends within an attribute,
 // decoding must return an error.
 func TestRefusesMalformedMessages(t *testing.T) {
-	flow := crowd(rand.New(rand.NewPCG(8, 8)), 1)[0]
+	flow := randomFlows(rand.New(rand.NewPCG(8, 8)), 1)[0]
 	b := encode(&flow, whole)
 	var f Flow
 	if ours, err := f.read(b); !ours || err != nil || identityOf(&f) != identityOf(&flow) {

@@ -27,12 +27,12 @@ import (
 // Checks use at most half a percent of a core, because the pause between them grows with the table.
 // If refusals are reported, each end of a flow costs the kernel 1.4 us more.
 type Unanswered struct {
-	conn  *Conn
-	ends  *Ends // nil if refusals are not reported
-	of    func(*Flow) (balancer.Target, bool)
-	found func(Suspect)
+	conn     *Conn
+	ends     *Ends // nil if refusals are not reported
+	targetOf func(*Flow) (balancer.Target, bool)
+	found    func(Suspect)
 
-	telling sync.Mutex // held while found is called
+	foundMu sync.Mutex // held while found is called
 	began   time.Time
 	looked  uint32 // number of checks so far
 	silent  map[uint32]silence
@@ -80,7 +80,7 @@ func NewUnanswered(refusals bool, of func(*Flow) (balancer.Target, bool), found 
 	if err != nil {
 		return nil, err
 	}
-	u := &Unanswered{conn: conn, of: of, found: found, silent: map[uint32]silence{}}
+	u := &Unanswered{conn: conn, targetOf: of, found: found, silent: map[uint32]silence{}}
 	if !refusals {
 		return u, nil
 	}
@@ -112,15 +112,15 @@ func (u *Unanswered) Run(ctx context.Context) error {
 // ended processes the end of a flow. A refused flow has changed from syn-sent to close.
 func (u *Unanswered) ended(f *Flow) {
 	if f.Proto == balancer.TCP && f.State == "close" && !f.Status.Has(SeenReply) {
-		if t, ours := u.of(f); ours {
+		if t, ours := u.targetOf(f); ours {
 			u.report(Suspect{Flow: f, Target: t})
 		}
 	}
 }
 
 func (u *Unanswered) report(s Suspect) {
-	u.telling.Lock()
-	defer u.telling.Unlock()
+	u.foundMu.Lock()
+	defer u.foundMu.Unlock()
 	u.found(s)
 }
 
@@ -155,7 +155,7 @@ func (u *Unanswered) look(ctx context.Context) error {
 		if !f.opening() {
 			return nil
 		}
-		if t, ours := u.of(f); ours {
+		if t, ours := u.targetOf(f); ours {
 			u.wait(f, t, now)
 		}
 		return nil

@@ -173,7 +173,7 @@ func TestUnrepliedEndsOnly(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var w sync.WaitGroup
 	w.Go(func() { e.run(ctx, t, s) })
-	flows := crowd(rand.New(rand.NewPCG(8, 8)), 2000)
+	flows := randomFlows(rand.New(rand.NewPCG(8, 8)), 2000)
 	var want []Flow
 	for i := range flows {
 		if i%3 > 0 {

@@ -148,7 +148,7 @@ func TestStaleFlowsAreDropped(t *testing.T) {
 		time.Sleep(time.Minute)
 		table.add("a refused attempt", empty.Key, 0, 0)
 		take(empty, web(empty.Key, 1))
-		time.Sleep(mostPause)
+		time.Sleep(maxPause)
 		has("after the first endpoint was added", "a refused attempt", false)
 
 		table.add("a flow", dns.Key, 2, 0)
@@ -188,7 +188,7 @@ func TestSweepsAreShared(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		want := func(when string, n int) {
 			t.Helper()
-			time.Sleep(2 * leastPause)
+			time.Sleep(2 * minPause)
 			synctest.Wait()
 			table.mu.Lock()
 			defer table.mu.Unlock()
@@ -200,7 +200,7 @@ func TestSweepsAreShared(t *testing.T) {
 		take := func(was, f *balancer.Frontend) { fl.Applied([]dataplane.Change{{Key: f.Key, Old: was, New: f}}, nil) }
 		for n := range 10 {
 			take(nil, web(key(2*n), 1, 2))
-			time.Sleep(leastPause / 20)
+			time.Sleep(minPause / 20)
 		}
 		want("new services", 1)
 		time.Sleep(time.Minute)

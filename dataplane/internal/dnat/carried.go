@@ -43,15 +43,15 @@ func NewCarried(flows *Flows, open func() (Conn, error)) *Carried {
 // whether an address belongs to this host.
 func proxied(log *slog.Logger, own func(netip.Addr) bool, open func() (Conn, error)) *Carried {
 	c := NewCarried(nil, open)
-	c.flows = NewFlows(seldom{c}, log)
+	c.flows = NewFlows(lazyCutter{c}, log)
 	c.flows.own = own
 	return c
 }
 
-// seldom is a Cutter that reads conntrack only while connections are carried.
-type seldom struct{ *Carried }
+// lazyCutter is a Cutter that reads conntrack only while connections are carried.
+type lazyCutter struct{ *Carried }
 
-func (s seldom) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*conntrack.Flow) bool) (int, error) {
+func (s lazyCutter) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*conntrack.Flow) bool) (int, error) {
 	if !s.look(ctx) {
 		return 0, nil
 	}
@@ -63,7 +63,7 @@ func (s seldom) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(
 	return conn.Cut(ctx, keys, stale)
 }
 
-func (seldom) Close() error { return nil }
+func (lazyCutter) Close() error { return nil }
 
 // Applied processes a batch, as [Flows.Applied] does. A new frontend may have belonged to another
 // mode.

@@ -99,7 +99,7 @@ func (fl *Flows) connections(ctx context.Context, open func() (Conn, error), q d
 	}
 	return conn.Each(ctx, filter, func(flow *conntrack.Flow) error {
 		c, ours := fl.connection(fl.frontend(flow), flow, idle)
-		if !ours || !q.Names(&c) {
+		if !ours || !q.Matches(&c) {
 			return nil
 		}
 		return visit(&c)
@@ -122,7 +122,7 @@ func (fl *Flows) kill(ctx context.Context, open func() (Conn, error), q dataplan
 	}
 	return conn.Cut(ctx, keys, func(flow *conntrack.Flow) bool {
 		c, ours := fl.connection(fl.frontend(flow), flow, idle)
-		return ours && q.Names(&c) && (q.State != "" || !c.Closed())
+		return ours && q.Matches(&c) && (q.State != "" || !c.Closed())
 	})
 }
 

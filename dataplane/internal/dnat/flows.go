@@ -85,16 +85,16 @@ func (l *leave) counts(b netip.AddrPort) bool { return l.has(b) && l.port != (co
 // keeps reports whether a connection to b may continue at the given time.
 func (l *leave) keeps(b netip.AddrPort, now time.Time) bool { return l.has(b) && l.until.After(now) }
 
-// lastWords is the time for which an entry stays in leaving after its drain time. It is necessary
+// endEventGrace is the time for which an entry stays in leaving after its drain time. It is necessary
 // because the kernel reports the end of a flow only after the flow was removed.
-const lastWords = 10 * time.Second
+const endEventGrace = 10 * time.Second
 
 // NewFlows returns Flows that start working with the first Applied. Close closes conn.
 func NewFlows(conn Cutter, log *slog.Logger) *Flows {
 	fl := &Flows{
 		conn: conn, log: log,
 		wanted: map[balancer.Key]*balancer.Frontend{}, due: map[balancer.Key]time.Time{}, leaving: map[balancer.Key]*leave{},
-		ranges: map[netip.Addr][]balancer.Key{}, found: map[balancer.Key]bool{}, uncut: map[balancer.Key]bool{}, pause: leastPause,
+		ranges: map[netip.Addr][]balancer.Key{}, found: map[balancer.Key]bool{}, uncut: map[balancer.Key]bool{}, pause: minPause,
 	}
 	fl.loop = worker.New(fl.sweep)
 	return fl
@@ -102,11 +102,11 @@ func NewFlows(conn Cutter, log *slog.Logger) *Flows {
 
 // find records the frontends of an earlier process. Connections to them may belong to earlier
 // definitions of the frontends.
-func (fl *Flows) find(there map[balancer.Key]dataplane.Digest) {
+func (fl *Flows) find(digests map[balancer.Key]dataplane.Digest) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	clear(fl.found)
-	for k := range there {
+	for k := range digests {
 		if fl.wanted[k] == nil {
 			fl.found[k] = true
 		}
@@ -226,8 +226,8 @@ func movesFlows(was, next *balancer.Frontend, now time.Time) bool {
 // because a search that started earlier may have kept its connections.
 func stopsBackend(was, next *balancer.Frontend, now time.Time) bool {
 	return slices.ContainsFunc(was.Backends, func(b balancer.Backend) bool {
-		is := next.Backend(b.Addr)
-		return is == nil || is.Expired(now) && !b.Expired(now) || is.State != balancer.Active && b.State == balancer.Active
+		current := next.Backend(b.Addr)
+		return current == nil || current.Expired(now) && !b.Expired(now) || current.State != balancer.Active && b.State == balancer.Active
 	})
 }
 
@@ -236,8 +236,8 @@ func stopsBackend(was, next *balancer.Frontend, now time.Time) bool {
 // mostPause. Within these limits, sweeps use at most 1/sweepShare of the time.
 const (
 	sweepShare = 20
-	leastPause = 100 * time.Millisecond
-	mostPause  = time.Second
+	minPause   = 100 * time.Millisecond
+	maxPause   = time.Second
 )
 
 // togetherLocked returns the first time at or after t at which a sweep may start, so changes within
@@ -272,8 +272,8 @@ func (fl *Flows) forgetLocked(now time.Time) {
 	if now.Before(fl.forget) {
 		return
 	}
-	fl.forget = now.Add(lastWords)
-	maps.DeleteFunc(fl.leaving, func(_ balancer.Key, l *leave) bool { return l.until.Add(lastWords).Before(now) })
+	fl.forget = now.Add(endEventGrace)
+	maps.DeleteFunc(fl.leaving, func(_ balancer.Key, l *leave) bool { return l.until.Add(endEventGrace).Before(now) })
 	for a, keys := range fl.ranges {
 		fl.ranges[a] = slices.DeleteFunc(keys, func(k balancer.Key) bool { return fl.wanted[k] == nil && fl.leaving[k] == nil })
 		if len(fl.ranges[a]) == 0 {
@@ -414,7 +414,7 @@ func (fl *Flows) sweep(ctx context.Context) (next time.Time) {
 	took := time.Since(now)
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
-	fl.pause = min(max(leastPause, sweepShare*took), mostPause)
+	fl.pause = min(max(minPause, sweepShare*took), maxPause)
 	for k := range keys {
 		switch {
 		case fl.due[k].After(now): // a change has arrived in the meantime

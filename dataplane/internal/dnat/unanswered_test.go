@@ -60,7 +60,7 @@ func TestUnansweredFlowsEnd(t *testing.T) {
 					}
 				}
 				apply(true)
-				time.Sleep(2 * leastPause)
+				time.Sleep(2 * minPause)
 				synctest.Wait()
 				for name, f := range flows {
 					if _, there := table.flows[name]; there == f.ends {

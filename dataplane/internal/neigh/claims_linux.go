@@ -106,9 +106,9 @@ func senders(of []netip.Addr) []bpf.RawInstruction {
 	return raw
 }
 
-// mostWaiting is the maximum number of frames that are read after ctx has ended. The socket holds
+// maxWaiting is the maximum number of frames that are read after ctx has ended. The socket holds
 // fewer frames, but more may arrive in the meantime.
-const mostWaiting = 1000
+const maxWaiting = 1000
 
 // read reports the claims on a socket until ctx ends. Then it reports the queued claims, because
 // the process may not have had time for them.
@@ -135,7 +135,7 @@ func read(ctx context.Context, c *packet.Conn, own net.HardwareAddr, tell func(C
 		return fmt.Errorf("listening for ARP and NDP messages: %w", err)
 	}
 	return raw.Control(func(fd uintptr) {
-		for range mostWaiting {
+		for range maxWaiting {
 			n, err := unix.Read(int(fd), frame[:])
 			if err != nil && err != unix.EINTR {
 				return // no frame is left

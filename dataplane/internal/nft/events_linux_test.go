@@ -36,7 +36,7 @@ func ownSample(t *testing.T, listen bool) (*sample, *Maintained) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { run(t, "", "nft", "flush", "ruleset") })
-	if err := o.Steady(func() error { return nil }); err != nil {
+	if err := o.ReadConsistent(func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return s, o
@@ -206,7 +206,7 @@ func TestWritesBesideOtherChanges(t *testing.T) {
 	defer func() { _ = storm.Process.Kill(); _ = storm.Wait() }()
 	learned, busy := 0, 0
 	for ended := time.Now().Add(time.Second); time.Now().Before(ended); {
-		if err := o.Steady(func() error { return nil }); err != nil {
+		if err := o.ReadConsistent(func() error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 		switch err := o.Commit(rules()); {
@@ -247,7 +247,7 @@ func TestReadsBesideOtherChanges(t *testing.T) {
 	once := false
 	for try := 0; try < 10 && !once; try++ { // the kernel may report a change late, which causes another reading
 		reads = 0
-		if err := o.Steady(read("add table ip other\ndelete table ip other")); err != nil {
+		if err := o.ReadConsistent(read("add table ip other\ndelete table ip other")); err != nil {
 			t.Fatal(err)
 		}
 		once = reads == 1
@@ -256,7 +256,7 @@ func TestReadsBesideOtherChanges(t *testing.T) {
 		t.Error("readings during a change to another table = 2 or more in each of 10 attempts, want 1")
 	}
 	reads = 0
-	if err := o.Steady(read("add element ip sample held { 10.97.0.1 }\ndelete element ip sample held { 10.97.0.1 }")); !errors.Is(err, ErrBusy) || reads != 10 {
+	if err := o.ReadConsistent(read("add element ip sample held { 10.97.0.1 }\ndelete element ip sample held { 10.97.0.1 }")); !errors.Is(err, ErrBusy) || reads != 10 {
 		t.Errorf("readings during changes to the table = %d, error = %v; want 10 and ErrBusy", reads, err)
 	}
 }

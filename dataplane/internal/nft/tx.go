@@ -255,9 +255,9 @@ func (t *Tx) Delete(x Table, s *Set, elems ...Elem) {
 	t.elements(x, s, "delete", msgDelSetElem, 0, elems)
 }
 
-// mostNested limits the size of the elements in a message, because the length of an attribute has
+// maxNested limits the size of the elements in a message, because the length of an attribute has
 // 16 bits.
-const mostNested = 60_000
+const maxNested = 60_000
 
 func (t *Tx) elements(x Table, s *Set, verb string, kind, flags int, elems []Elem) {
 	if len(elems) == 0 {
@@ -277,7 +277,7 @@ func (t *Tx) elements(x Table, s *Set, verb string, kind, flags int, elems []Ele
 			m.String(elemsTable, x.Name)
 			m.String(elemsSet, s.Name)
 			m.Nest(elemsElements)
-			for len(rest) > 0 && m.Nested() < mostNested {
+			for len(rest) > 0 && m.Nested() < maxNested {
 				rest[0].write(m, key, data, kind == msgNewSetElem)
 				rest = rest[1:]
 			}

@@ -64,7 +64,7 @@ func (t *Table) Set(ctx context.Context, want map[balancer.Key]uint32) error {
 	t.keep = true // an interrupted write leaves a table
 	err := nft.ErrBusy
 	for tries := 0; tries < nft.Tries && errors.Is(err, nft.ErrBusy); tries++ {
-		if err = t.Steady(func() error { return nil }); err == nil {
+		if err = t.ReadConsistent(func() error { return nil }); err == nil {
 			err = t.write(ctx, want)
 		}
 	}

@@ -36,8 +36,8 @@ type Path struct {
 	table  nft.Maintained
 	nl     *netlink.Handle
 	family int
-	// there reports whether the kernel has everything, as far as is known.
-	there bool
+	// installed reports whether the kernel has everything, as far as is known.
+	installed bool
 }
 
 // Open returns the path of a family, after a trial has shown that the kernel supports it. The
@@ -90,7 +90,7 @@ func (p *Path) define(tx *nft.Tx, at nft.Table) {
 
 // Set creates everything that is missing. It changes nothing if the last check found everything.
 func (p *Path) Set() error {
-	if p.there {
+	if p.installed {
 		return nil
 	}
 	if err := p.setRoute(); err != nil {
@@ -98,7 +98,7 @@ func (p *Path) Set() error {
 	}
 	err := nft.ErrBusy
 	for tries := 0; tries < nft.Tries && errors.Is(err, nft.ErrBusy); tries++ {
-		if err = p.table.Steady(func() error { return nil }); err == nil {
+		if err = p.table.ReadConsistent(func() error { return nil }); err == nil {
 			var tx nft.Tx
 			p.define(&tx, p.table.Table)
 			err = p.table.Commit(&tx)
@@ -107,7 +107,7 @@ func (p *Path) Set() error {
 	if err != nil {
 		return fmt.Errorf("marking replies to clients' addresses: %w", err)
 	}
-	p.there = true
+	p.installed = true
 	return nil
 }
 
@@ -163,20 +163,20 @@ func (p *Path) rules() (ours []netlink.Rule, err error) { return ourRules(p.nl, 
 
 // Observe describes a difference between the kernel and the path, until Set repairs it.
 func (p *Path) Observe() (damage string, err error) {
-	if !p.there {
+	if !p.installed {
 		return "their rules and routes are unknown until they are written again", nil
 	}
 	damage, err = p.table.Changed()
 	if damage == "" && err == nil {
 		damage, err = p.routed()
 	}
-	p.there = damage == "" && err == nil
+	p.installed = damage == "" && err == nil
 	return damage, err
 }
 
 // Intact describes changes by other programs that a cheap check reveals, or returns "".
 func (p *Path) Intact() (damage string, err error) {
-	if !p.there {
+	if !p.installed {
 		return "", nil
 	}
 	damage, err = p.table.Look(p.table.Changed)
@@ -207,7 +207,7 @@ func (p *Path) routed() (string, error) {
 
 // Remove deletes everything.
 func (p *Path) Remove() error {
-	p.there = false
+	p.installed = false
 	err := p.table.Remove()
 	_, failed := unroute(p.nl, p.family, false)
 	return errors.Join(err, failed)

@@ -80,16 +80,16 @@ func (t *Tool) writer(ctx context.Context, table string, groups []Group) *writer
 	w := &writer{tool: t, table: table}
 	if t.variant == NFT {
 		w.limit = nftBlock()
-		if w.fill(groups, 0) < len(groups) && t.crowded(ctx, table) {
+		if w.fill(groups, 0) < len(groups) && t.isLargeTable(ctx, table) {
 			w.limit = nftCrowdedBlock()
 		}
 	}
 	return w
 }
 
-// crowded reports whether a table of nft is crowded. It returns false if the table can't be read,
+// isLargeTable reports whether a table of nft is crowded. It returns false if the table can't be read,
 // because the write will then return the error.
-func (t *Tool) crowded(ctx context.Context, table string) bool {
+func (t *Tool) isLargeTable(ctx context.Context, table string) bool {
 	n := 0
 	chains, err := t.list(ctx, table)
 	for _, c := range chains {

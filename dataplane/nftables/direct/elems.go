@@ -68,7 +68,7 @@ func (y *family) elems(k balancer.Key, f *front, via map[netip.Addr]uint32) grou
 		return g
 	}
 	at, sets := place(k), []*nft.Set{y.slots, y.counted}
-	if f.of == nil {
+	if f.frontend == nil {
 		at, sets = nft.Bytes{}.Addr(k.Addr).Proto(k.Proto.Number()), []*nft.Set{y.fragments}
 	}
 	for i, a := range f.slots {
@@ -78,7 +78,7 @@ func (y *family) elems(k balancer.Key, f *front, via map[netip.Addr]uint32) grou
 			}
 		}
 	}
-	if f.of == nil || len(g) == 0 {
+	if f.frontend == nil || len(g) == 0 {
 		return g
 	}
 	g.add(y.services, nft.Elem{Key: at, Goto: f.chain.String(), Comment: f.label})

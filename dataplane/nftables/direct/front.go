@@ -22,8 +22,8 @@ type front struct {
 	sources   []netip.Prefix
 	// drains holds the end of the drain of each draining endpoint.
 	drains map[netip.Addr]time.Time
-	// of is the described frontend. It is nil for fragments.
-	of *balancer.Frontend
+	// frontend is the described frontend. It is nil for fragments.
+	frontend *balancer.Frontend
 }
 
 // newFront returns the front of f, or nil if the table must not contain f. was is the current
@@ -36,7 +36,7 @@ func newFront(f *balancer.Frontend, was *front, now time.Time) *front {
 	if f.Addr.Is6() {
 		family = nft.IPv6
 	}
-	next := &front{of: f, label: label(f), slots: make([]netip.Addr, slotCount), drains: map[netip.Addr]time.Time{}}
+	next := &front{frontend: f, label: label(f), slots: make([]netip.Addr, slotCount), drains: map[netip.Addr]time.Time{}}
 	next.chain = chain{family: family, proto: f.Proto, byPort: byPort(f)}
 	backends := slices.DeleteFunc(slices.Clone(f.Backends), func(b balancer.Backend) bool { return b.State != balancer.Active })
 	if len(backends) > 0 {
@@ -71,11 +71,11 @@ func byPort(f *balancer.Frontend) bool {
 
 // fill distributes the slots to active backends.
 func (f *front) fill(backends []balancer.Backend) {
-	if f.of.Scheduler == balancer.DestinationHash {
-		at := pick.New(f.of.Scheduler, backends, nil).Pick(pick.Flow{VIP: f.of.AddrPort()}, nil)
+	if f.frontend.Scheduler == balancer.DestinationHash {
+		at := pick.New(f.frontend.Scheduler, backends, nil).Pick(pick.Flow{VIP: f.frontend.AddrPort()}, nil)
 		backends = backends[at : at+1]
 	}
-	if f.of.Scheduler == balancer.RoundRobin {
+	if f.frontend.Scheduler == balancer.RoundRobin {
 		for i := range backends {
 			backends[i].Weight = 1
 		}
@@ -87,14 +87,14 @@ func (f *front) fill(backends []balancer.Backend) {
 
 // keep gives the draining endpoints the slots that they have in was, until their drain ends.
 func (f *front) keep(was *front, now time.Time) {
-	for _, b := range f.of.Backends {
+	for _, b := range f.frontend.Backends {
 		if b.State != balancer.Draining || b.Failing || b.Expired(now) {
 			continue
 		}
 		a := b.Addr.Addr()
 		until, known := was.drains[a]
 		if !known {
-			until = now.Add(f.of.DrainTimeout)
+			until = now.Add(f.frontend.DrainTimeout)
 		}
 		f.drains[a] = until
 	}

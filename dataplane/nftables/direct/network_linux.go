@@ -78,12 +78,12 @@ func (t *Table) Follow(ctx context.Context) error {
 	changed, now := map[balancer.Key]*front{}, time.Now()
 	touched := map[netip.Addr]bool{}
 	for k, f := range t.fronts {
-		if f.of == nil || !f.ended(now) {
+		if f.frontend == nil || !f.ended(now) {
 			continue
 		}
-		changed[k] = newFront(f.of, f, now)
+		changed[k] = newFront(f.frontend, f, now)
 		if k.Proto == balancer.UDP {
-			t.noteDatagrams(dataplane.Change{Key: k, New: f.of}, changed[k])
+			t.noteDatagrams(dataplane.Change{Key: k, New: f.frontend}, changed[k])
 			touched[k.Addr] = true
 		}
 	}

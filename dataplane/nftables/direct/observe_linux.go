@@ -74,7 +74,7 @@ func (t *Table) readLocked() error {
 		}
 		return failed
 	}
-	if err := t.table.Steady(read); err != nil {
+	if err := t.table.ReadConsistent(read); err != nil {
 		return err
 	}
 	if shape != nil && t.foreignSets(sets) {

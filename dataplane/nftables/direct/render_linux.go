@@ -61,7 +61,7 @@ func (t *Table) text(l layout, needed []chain) string {
 	comments := ""
 	for _, k := range slices.SortedFunc(maps.Keys(t.fronts), balancer.Key.Compare) {
 		f, y := t.fronts[k], t.family(k)
-		if f.of != nil {
+		if f.frontend != nil {
 			comments += fmt.Sprintf("# %s: %s\n", k, f.summary(l))
 		}
 		for _, s := range y.sets() {

@@ -248,7 +248,7 @@ func partsOf(wanted map[balancer.Key]*front) (endpoints map[netip.Addr]bool, nee
 		for _, a := range f.endpoints {
 			endpoints[a] = true
 		}
-		if f.of != nil {
+		if f.frontend != nil {
 			for _, c := range f.chain.needs() {
 				chains[c] = true
 			}

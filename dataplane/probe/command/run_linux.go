@@ -55,7 +55,7 @@ func (c Command) Run(ctx context.Context) (Result, error) {
 	inTime := await(ctx, cmd.Process.Pid)
 	err = cmd.Wait()
 	reap(cmd.Process.Pid)
-	r := Result{Printed: output.bytes(), Complained: complaints.bytes()}
+	r := Result{Stdout: output.bytes(), Stderr: complaints.bytes()}
 	var exit *exec.ExitError
 	switch {
 	case !inTime:

@@ -74,8 +74,8 @@ func undecided(err error) bool {
 	}, func(e error) bool { return Is(err, e) })
 }
 
-// Late reports whether err means that no answer arrived in time.
-func Late(err error) bool {
+// IsTimeout reports whether err means that no answer arrived in time.
+func IsTimeout(err error) bool {
 	cause := Unwrapped(err)
 	switch {
 	case errors.Is(cause, context.DeadlineExceeded), status.Code(cause) == codes.DeadlineExceeded:
@@ -88,7 +88,7 @@ func Late(err error) bool {
 
 // Unreachable reports whether err means that no member of etcd has answered.
 func Unreachable(err error) bool {
-	return Late(err) || status.Code(Unwrapped(err)) == codes.Unavailable
+	return IsTimeout(err) || status.Code(Unwrapped(err)) == codes.Unavailable
 }
 
 // Full reports whether etcd's database has reached its quota, so etcd refuses writes.

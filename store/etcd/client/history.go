@@ -10,9 +10,9 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// ErrAnother means that etcd has another history than before. All data that was read before is
+// ErrHistoryChanged means that etcd has another history than before. All data that was read before is
 // invalid.
-var ErrAnother = errors.New("etcd was wiped, or restored from a backup")
+var ErrHistoryChanged = errors.New("etcd was wiped, or restored from a backup")
 
 // History identifies the part of etcd's history that a client has seen. The zero value is an empty
 // history.
@@ -74,15 +74,15 @@ func (h *History) Verify(ctx context.Context, key string, ask Asker) (compacted 
 	}
 	switch {
 	case Is(err, rpctypes.ErrFutureRev):
-		return compacted, ErrAnother
+		return compacted, ErrHistoryChanged
 	case err != nil:
 		return compacted, err
 	case !h.continues(answer.Header.ClusterId, answer.Header.Revision):
-		return compacted, ErrAnother
+		return compacted, ErrHistoryChanged
 	case h.holds(answer.Kvs, compacted):
 		return compacted, nil
 	case compacted || h.changed:
-		return compacted, ErrAnother
+		return compacted, ErrHistoryChanged
 	}
 	return false, h.verifyMarker(ctx, request, ask)
 }
@@ -94,7 +94,7 @@ func (h *History) verifyMarker(ctx context.Context, request *etcdserverpb.RangeR
 	answer, err := ask(ctx, request)
 	switch {
 	case Is(err, rpctypes.ErrCompacted), err == nil && !h.holds(answer.Kvs, false):
-		return ErrAnother
+		return ErrHistoryChanged
 	}
 	return err
 }

@@ -53,12 +53,12 @@ func TestHistory(t *testing.T) {
 		"compacted":                    {then: []step{put("other", "x"), compact}, unsure: true},
 		"marker changed, compacted":    {then: []step{put("marker", "y"), compact}, unsure: true},
 		"marker deleted, compacted":    {seen: []step{remove}, then: []step{put("other", "x"), compact}, unsure: true},
-		"restored":                     {restored: true, want: ErrAnother},
-		"restored, written":            {restored: true, then: []step{many("other")}, want: ErrAnother},
-		"restored, marker written":     {restored: true, then: []step{many("marker")}, want: ErrAnother},
-		"restored, marker deleted":     {seen: []step{remove}, restored: true, then: []step{many("other")}, want: ErrAnother},
-		"restored, written, compacted": {restored: true, then: []step{many("other"), compact}, want: ErrAnother, unsure: true},
-		"wiped":                        {wiped: true, then: []step{many("marker"), many("marker")}, want: ErrAnother},
+		"restored":                     {restored: true, want: ErrHistoryChanged},
+		"restored, written":            {restored: true, then: []step{many("other")}, want: ErrHistoryChanged},
+		"restored, marker written":     {restored: true, then: []step{many("marker")}, want: ErrHistoryChanged},
+		"restored, marker deleted":     {seen: []step{remove}, restored: true, then: []step{many("other")}, want: ErrHistoryChanged},
+		"restored, written, compacted": {restored: true, then: []step{many("other"), compact}, want: ErrHistoryChanged, unsure: true},
+		"wiped":                        {wiped: true, then: []step{many("marker"), many("marker")}, want: ErrHistoryChanged},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

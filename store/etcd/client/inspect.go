@@ -31,7 +31,7 @@ func (s *Members) inspect(ctx context.Context, limit time.Duration) []balancer.P
 			continue
 		}
 		reason := "does not answer"
-		if !Late(err) && !undecided(err) { // these errors alternate while a member has lost the others
+		if !IsTimeout(err) && !undecided(err) { // these errors alternate while a member has lost the others
 			reason += fmt.Sprintf(" (%v)", Plain(err))
 		}
 		problems = append(problems, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(

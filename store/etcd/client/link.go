@@ -222,7 +222,7 @@ func (l *Link) verify(ctx context.Context) error {
 		return l.get(ctx, l.timing.Call, request)
 	})
 	switch {
-	case errors.Is(err, ErrAnother):
+	case errors.Is(err, ErrHistoryChanged):
 		l.full, l.another = true, true
 		l.log.Warn("reading everything again", "err", err, "rev", h.Revision)
 	case err != nil:

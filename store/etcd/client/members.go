@@ -281,7 +281,7 @@ func (r *race) decide(p proof) bool {
 	switch {
 	case p.err != nil:
 		r.discard(p.Member)
-		if r.failed == nil || Late(r.failed) {
+		if r.failed == nil || IsTimeout(r.failed) {
 			r.failed = p.err
 		}
 		if undecided(p.err) {

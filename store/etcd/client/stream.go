@@ -159,7 +159,7 @@ func (s *stream) prove(ctx context.Context) error {
 	case err != nil:
 		return nil
 	case answer.Header.ClusterId != s.History.Cluster || answer.Header.Revision < s.wanted.Load():
-		return ErrAnother
+		return ErrHistoryChanged
 	}
 	s.wanted.Store(answer.Header.Revision)
 	switch {

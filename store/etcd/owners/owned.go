@@ -133,7 +133,7 @@ func (o *Admin) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []Owne
 			v.Jury = session.Jury
 		}
 		for name, m := range r.members {
-			if why := r.cannot(name, m, a, false); why != "" {
+			if why := r.blockReason(name, m, a, false); why != "" {
 				v.Not[name] = why
 			} else {
 				v.Ready = append(v.Ready, name)
@@ -149,9 +149,9 @@ func (o *Admin) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []Owne
 	return all, weights, nil
 }
 
-// cannot returns the reason why a node can't own a VIP, as far as etcd shows, or "". If force is
+// blockReason returns the reason why a node can't own a VIP, as far as etcd shows, or "". If force is
 // set, it ignores reasons for which the node could own the VIP but not serve it.
-func (r *records) cannot(name string, m failover.Member, a netip.Addr, force bool) string {
+func (r *records) blockReason(name string, m failover.Member, a netip.Addr, force bool) string {
 	_, session := r.sessions[name]
 	switch _, fenced := r.fences[name]; {
 	case !session:
@@ -186,8 +186,8 @@ func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to 
 	case m.To != "" && !registered:
 		return owner.Node, fmt.Errorf("%s does not participate: its vipd owner is not registered in etcd; start it, or name another node", m.To)
 	}
-	if why := r.cannot(m.To, member, a, m.Force); m.To != "" && why != "" {
-		if r.cannot(m.To, member, a, true) == "" {
+	if why := r.blockReason(m.To, member, a, m.Force); m.To != "" && why != "" {
+		if r.blockReason(m.To, member, a, true) == "" {
 			why += " (--force moves it anyway)"
 		}
 		return owner.Node, fmt.Errorf("%s can't own %s: %s", m.To, a, why)

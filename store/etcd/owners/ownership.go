@@ -87,7 +87,7 @@ func (o *Ownership) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if errors.Is(err, client.ErrAnother) {
+		if errors.Is(err, client.ErrHistoryChanged) {
 			return err
 		}
 		o.Report(o.denied(err))
@@ -208,7 +208,7 @@ func (o *Ownership) load(ctx context.Context, m *client.Member) (int64, error) {
 		return 0, err
 	}
 	if o.seen.disagrees(records) {
-		return 0, client.ErrAnother
+		return 0, client.ErrHistoryChanged
 	}
 	o.seen.read(records, both.Header.Revision)
 	o.history = client.History{Cluster: both.Header.ClusterId, Revision: both.Header.Revision}
@@ -395,7 +395,7 @@ func (o *Ownership) keep(ctx context.Context, l *client.Lease) error {
 		}
 		if failures++; err == nil {
 			failures = 0
-		} else if failures == 3 || !client.Late(err) {
+		} else if failures == 3 || !client.IsTimeout(err) {
 			return fmt.Errorf("renewing the registration: %w", err)
 		}
 	}

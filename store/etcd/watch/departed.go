@@ -104,7 +104,7 @@ func (s *state) decideDeparted(name balancer.Name, a absence, now time.Time) abs
 		case next.kept:
 			a.kept++
 			a.due = next.until
-			s.use(d.record, now)
+			s.addValue(d.record, now)
 			if !d.kept {
 				s.unsure = s.unsure.Set(key, true)
 			}
@@ -131,7 +131,7 @@ func (s *state) decideDeparted(name balancer.Name, a absence, now time.Time) abs
 // forget removes a vanished endpoint from the state.
 func (s *state) forget(key rawKey) {
 	if d := s.returned(key); d != nil {
-		s.disuse(d.record)
+		s.removeValue(d.record)
 	}
 }
 

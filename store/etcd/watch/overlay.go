@@ -13,7 +13,7 @@ import (
 
 // overlay is the pending change that this node serves or has served last.
 type overlay struct {
-	of *schema.Pending
+	pending *schema.Pending
 	// form is its form in snapshots; nil means that the change has ended.
 	form *store.Pending
 	// changed holds the services of the change that were written after it started.
@@ -22,7 +22,7 @@ type overlay struct {
 
 // isSame reports whether p is the same change, perhaps after its end.
 func (o *overlay) isSame(p *schema.Pending) bool {
-	return o.of != nil && p != nil && o.of.By == p.By && o.of.Since.Equal(p.Since)
+	return o.pending != nil && p != nil && o.pending.By == p.By && o.pending.Since.Equal(p.Since)
 }
 
 // overlaid returns the services of s, with the pending change applied if it is for this node. A
@@ -89,7 +89,7 @@ func (w *watchRun) notePending(p *schema.Pending, live bool, now time.Time) {
 		switch {
 		case t.isSame(p) && p.Confirmed:
 			how = store.Confirmed
-		case by == "" && !now.Before(t.of.Until):
+		case by == "" && !now.Before(t.pending.Until):
 			how = store.Expired
 		}
 		t.form = nil

@@ -72,9 +72,9 @@ func (s *state) put(r *record, now time.Time) {
 	s.returned(key)
 	s.setProblems(key, r)
 	if had && old.Kind == schema.VIPKind {
-		s.disuse(old) // the old value may belong to another object
+		s.removeValue(old) // the old value may belong to another object
 	}
-	s.use(r, now)
+	s.addValue(r, now)
 }
 
 // setProblems replaces the problems of a key with the problems of a record.
@@ -86,8 +86,8 @@ func (s *state) setProblems(key rawKey, r *record) {
 	}
 }
 
-// use adds the decoded value of a record to the snapshot, and disuse removes it.
-func (s *state) use(r *record, now time.Time) {
+// addValue adds the decoded value of a record to the snapshot, and disuse removes it.
+func (s *state) addValue(r *record, now time.Time) {
 	switch value := r.decoded.(type) {
 	case *balancer.Service:
 		s.Services = s.Services.Set(r.Of, s.allocated(value))
@@ -131,7 +131,7 @@ func (s *state) expireAt(next, now time.Time) {
 	}
 }
 
-func (s *state) disuse(r *record) {
+func (s *state) removeValue(r *record) {
 	switch r.Kind {
 	case schema.ServiceKind:
 		s.Services = s.Services.Delete(r.Of)
@@ -186,7 +186,7 @@ func (s *state) remove(key rawKey, now time.Time) {
 			s.counts = s.counts.Delete(folder)
 		}
 	}
-	s.disuse(r)
+	s.removeValue(r)
 	s.depart(key, r, now)
 }
 
@@ -213,9 +213,9 @@ func (s *state) limit(folder string, name balancer.Name, what string, now time.T
 	slices.SortStableFunc(all, func(a, b *record) int { return cmp.Compare(a.now.created, b.now.created) })
 	for i, r := range all {
 		if i < schema.MaxEndpoints {
-			s.use(r, now)
+			s.addValue(r, now)
 		} else {
-			s.disuse(r)
+			s.removeValue(r)
 		}
 	}
 	s.setProblems(made, notice(n > schema.MaxEndpoints, balancer.SeverityError, name, folder,

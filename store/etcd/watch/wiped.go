@@ -69,6 +69,6 @@ func (h *wiped) problem(keys schema.Keys) balancer.Problem {
 		Severity: balancer.SeverityError, Origin: balancer.Origin{Key: keys.Prefix + schema.ServiceFolder},
 		Text: fmt.Sprintf("%v, and lacks services: the %d services of revision %d stay in use. Write them again with vipctl apply; %s after the last write, "+
 			"vipd uses etcd's services. If etcd should have none, write any service, and delete it when this problem is resolved",
-			client.ErrAnother, h.state.Services.Len(), h.state.Revision, client.RefillTime),
+			client.ErrHistoryChanged, h.state.Services.Len(), h.state.Revision, client.RefillTime),
 	}
 }

@@ -39,7 +39,7 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	if *stateDir != "" {
 		kept = statedir.New(*stateDir, func() {})
 	}
-	var crowd crowd
+	var crowd followers
 	for i := range *number {
 		source, err := watch.New(watch.Options{
 			Config: client.Config{Endpoints: strings.Split(*endpoints, ","), Prefix: *prefix}, StateDir: kept, Node: fmt.Sprint("n", i),
@@ -93,11 +93,11 @@ func (f *follower) publish(s store.Snapshot) {
 	f.samples = append(f.samples, sample{s.Revision, now})
 }
 
-// crowd has all followers.
-type crowd []*follower
+// followers has all followers.
+type followers []*follower
 
 // await returns when every source has received all changes up to a revision.
-func (c crowd) await(revision int64) {
+func (c followers) await(revision int64) {
 	for _, f := range c {
 		for f.source.Position().Seen < revision || f.never() {
 			time.Sleep(time.Millisecond) // interval of polls
@@ -112,7 +112,7 @@ func (f *follower) never() bool {
 	return f.first.IsZero()
 }
 
-func (c crowd) firstSince(began time.Time) (longest time.Duration) {
+func (c followers) firstSince(began time.Time) (longest time.Duration) {
 	for _, f := range c {
 		f.mu.Lock()
 		longest = max(longest, f.first.Sub(began))
@@ -122,7 +122,7 @@ func (c crowd) firstSince(began time.Time) (longest time.Duration) {
 }
 
 // answer answers questions until the input ends.
-func (c crowd) answer(in io.Reader, out io.Writer) error {
+func (c followers) answer(in io.Reader, out io.Writer) error {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		w := bufio.NewWriter(out)
@@ -152,7 +152,7 @@ func (c crowd) answer(in io.Reader, out io.Writer) error {
 	return lines.Err()
 }
 
-func (c crowd) printSamples(w io.Writer) {
+func (c followers) printSamples(w io.Writer) {
 	all := make([][]sample, len(c))
 	n := 0
 	for i, f := range c {

@@ -359,12 +359,12 @@ func (f *file) Write(b []byte) (int, error) {
 // named reports whether the file's name still refers to the open file.
 func (f *file) named() bool {
 	f.looked = time.Now()
-	is, err := os.Stat(f.path)
+	info, err := os.Stat(f.path)
 	if errors.Is(err, os.ErrNotExist) {
 		return false
 	}
 	was, err2 := f.open.Stat()
-	return err != nil || err2 != nil || os.SameFile(is, was)
+	return err != nil || err2 != nil || os.SameFile(info, was)
 }
 
 func (f *file) close() {

@@ -223,7 +223,7 @@ func (srv server) postOverrides(w http.ResponseWriter, r *http.Request) {
 		place, now := s.Place(), time.Now()
 		targets, err := place.Targets(&q)
 		if err == nil {
-			err = lookup.Spares(&s.Inputs, &q, targets)
+			err = lookup.CheckCapacity(&s.Inputs, &q, targets)
 		}
 		var change balancer.Override
 		if err == nil {
@@ -234,7 +234,7 @@ func (srv server) postOverrides(w http.ResponseWriter, r *http.Request) {
 		}
 		for _, t := range targets {
 			was := o.At(t)
-			o = o.Say(t, change, place.Endpoints(t), place.Services.At(t.Service).HasAgent())
+			o = o.Apply(t, change, place.Endpoints(t), place.Services.At(t.Service).HasAgent())
 			recorded = append(recorded, transitions.OverrideEvents(t, was, cmp.Or(o.At(t), &balancer.Override{By: q.By, Reason: q.Reason}), now)...)
 			result.Targets = append(result.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o.At(t)})
 		}

@@ -88,7 +88,7 @@ func (srv server) followConnections(w http.ResponseWriter, r *http.Request, q *d
 		if began {
 			e.Event = api.Began
 		}
-		if q.Names(c) {
+		if q.Matches(c) {
 			write(e)
 		}
 	}, func(uint64) { write(api.ConnectionEvent{Event: api.Missed, At: time.Now()}) })

@@ -45,7 +45,7 @@ func TestCannotByRequire(t *testing.T) {
 			v.Unready = []string{c.unready}
 		}
 		for range 20 { // the reason must not vary, because each new text is written to etcd
-			if got := cannot(v, vip, c.require); got != c.want {
+			if got := blockReason(v, vip, c.require); got != c.want {
 				t.Fatalf("%s: cannot() = %q, want %q", c.name, got, c.want)
 			}
 		}

@@ -165,7 +165,7 @@ func (r *Reporter) report(v *Serving) api.OwnerReport {
 			return
 		}
 		vip := api.OwnedVIP{Prefer: p.Prefer, Preempt: time.Duration(p.Preempt), Group: p.Group}
-		vip.Cannot = cannot(v, a, p.Require)
+		vip.Cannot = blockReason(v, a, p.Require)
 		for _, f := range balancer.FrontendsOn(s.Desired.Frontends, a) {
 			vip.Serves = true
 			vip.KeepsSource = vip.KeepsSource || s.Env.Capabilities.KeepsSource && f.Forward == balancer.NATForward && f.SNAT != balancer.AlwaysSNAT
@@ -181,8 +181,8 @@ func (r *Reporter) report(v *Serving) api.OwnerReport {
 	return m
 }
 
-// cannot returns the reason why a VIP can't be served on this host, or "".
-func cannot(v *Serving, a netip.Addr, require balancer.Require) string {
+// blockReason returns the reason why a VIP can't be served on this host, or "".
+func blockReason(v *Serving, a netip.Addr, require balancer.Require) string {
 	s := v.State
 	if why := v.Unready; len(why) > 0 {
 		return "vipd is not ready: " + why[0]

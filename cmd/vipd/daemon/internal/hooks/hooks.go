@@ -139,7 +139,7 @@ func (h *hook) runFor(ctx context.Context, e events.Event) error {
 		return err
 	}
 	if result.Err != nil {
-		said := strings.Fields(cmp.Or(string(result.Complained), string(result.Printed)))
+		said := strings.Fields(cmp.Or(string(result.Stderr), string(result.Stdout)))
 		return fmt.Errorf("%w: %s", result.Err, strings.Join(said, " "))
 	}
 	return nil

@@ -33,8 +33,8 @@ type Options struct {
 // These are the limits of the pause between two checks. The pause grows, because the cost of a
 // check grows with the number of connections.
 const (
-	leastPause = time.Second
-	mostPause  = 5 * time.Second
+	minPause = time.Second
+	maxPause = 5 * time.Second
 )
 
 // leave is a VIP without frontends.
@@ -60,7 +60,7 @@ type watch struct {
 // Run releases VIPs until ctx ends.
 func Run(ctx context.Context, o Options) error {
 	w := &watch{Options: o, leaves: map[netip.Addr]leave{}}
-	pause := leastPause
+	pause := minPause
 	again := time.NewTimer(0)
 	defer again.Stop()
 	for {
@@ -68,7 +68,7 @@ func Run(ctx context.Context, o Options) error {
 		done, applied := w.Done()
 		w.follow(state)
 		if fresh := w.remove(done); fresh {
-			pause = leastPause
+			pause = minPause
 			again.Reset(0)
 		}
 		if len(w.leaves) == 0 {
@@ -82,7 +82,7 @@ func Run(ctx context.Context, o Options) error {
 		case <-again.C:
 			if w.releaseUnused(ctx) {
 				again.Reset(pause)
-				pause = min(2*pause, mostPause)
+				pause = min(2*pause, maxPause)
 			}
 		}
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // collectLimits reports the services with limits whose counts are incomplete.
-func (m *Metrics) collectLimits(tell teller) {
+func (m *Metrics) collectLimits(tell emitter) {
 	v := m.Views.Look()
 	full := map[balancer.Name]bool{}
 	for name, s := range v.State.Snapshot.Services.All() {

@@ -129,7 +129,7 @@ func (m *Metrics) Checked(t balancer.HealthType, took time.Duration) {
 
 // collector reads the current state during a scrape. It does not declare its metrics in advance, so
 // each metric's name appears in only one place.
-type collector func(teller)
+type collector func(emitter)
 
 // Describe implements prometheus.Collector. It describes no metrics, so the registry does not check
 // the collector.
@@ -137,17 +137,17 @@ func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (c collector) Collect(out chan<- prometheus.Metric) {
-	c(teller{out, map[string]*prometheus.Desc{}})
+	c(emitter{out, map[string]*prometheus.Desc{}})
 }
 
-// teller receives metrics. Names omit the prefix vipd_, and labels are pairs of a name and a value.
-type teller struct {
+// emitter receives metrics. Names omit the prefix vipd_, and labels are pairs of a name and a value.
+type emitter struct {
 	out   chan<- prometheus.Metric
 	known map[string]*prometheus.Desc
 }
 
 // describe returns the registry's description of a metric, and the values of its labels.
-func (t teller) describe(name, help string, labels []string) (d *prometheus.Desc, values []string) {
+func (t emitter) describe(name, help string, labels []string) (d *prometheus.Desc, values []string) {
 	var names []string
 	for i := 0; i < len(labels); i += 2 {
 		names, values = append(names, labels[i]), append(values, labels[i+1])
@@ -158,17 +158,17 @@ func (t teller) describe(name, help string, labels []string) (d *prometheus.Desc
 	return t.known[name], values
 }
 
-func (t teller) gauge(name, help string, value float64, labels ...string) {
+func (t emitter) gauge(name, help string, value float64, labels ...string) {
 	d, values := t.describe(name, help, labels)
 	t.out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, values...)
 }
 
-func (t teller) counter(name, help string, value uint64, labels ...string) {
+func (t emitter) counter(name, help string, value uint64, labels ...string) {
 	d, values := t.describe(name, help, labels)
 	t.out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), values...)
 }
 
-func (t teller) histogram(name, help string, h *api.Histogram) {
+func (t emitter) histogram(name, help string, h *api.Histogram) {
 	d, _ := t.describe(name, help, nil)
 	buckets := map[float64]uint64{}
 	for i, bound := range api.HistogramBounds() {
@@ -178,7 +178,7 @@ func (t teller) histogram(name, help string, h *api.Histogram) {
 }
 
 // collect reports the node's state and counts.
-func (m *Metrics) collect(tell teller) {
+func (m *Metrics) collect(tell emitter) {
 	v := m.Views.Look()
 	tell.gauge("build_info", "Always 1; the labels identify the build.", 1, "version", m.Views.Version, "goversion", runtime.Version())
 	tell.gauge("mode", "1 for the mode in use.", 1, "mode", string(v.Mode.Name))
@@ -208,20 +208,20 @@ func oneIf(b bool) float64 {
 }
 
 // collectOwned reports the state of vipd owner on this host, if it runs.
-func (m *Metrics) collectOwned(tell teller) {
+func (m *Metrics) collectOwned(tell emitter) {
 	s := m.Owner()
 	if s == nil {
 		return
 	}
-	tellOwned(tell, s)
+	emitOwner(tell, s)
 	if s.VRRP != nil {
 		for i := range s.VRRP.Groups {
-			tellGroup(tell, &s.VRRP.Groups[i])
+			emitVRRPGroup(tell, &s.VRRP.Groups[i])
 		}
 	}
 }
 
-func tellOwned(tell teller, s *api.OwnerStatus) {
+func emitOwner(tell emitter, s *api.OwnerStatus) {
 	for _, a := range s.Bound {
 		tell.gauge("vip_owner", "1 if this host owns the VIP.", 1, "vip", a.String())
 	}

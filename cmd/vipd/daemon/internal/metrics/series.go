@@ -62,23 +62,23 @@ func (f *metric) begin(out *bufio.Writer) {
 
 // serviceCount counts events by service. Its zero value is ready to use.
 type serviceCount struct {
-	mu sync.Mutex
-	of map[balancer.Name]uint64
+	mu     sync.Mutex
+	counts map[balancer.Name]uint64
 }
 
 func (c *serviceCount) add(service balancer.Name) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.of == nil {
-		c.of = map[balancer.Name]uint64{}
+	if c.counts == nil {
+		c.counts = map[balancer.Name]uint64{}
 	}
-	c.of[service]++
+	c.counts[service]++
 }
 
 func (c *serviceCount) at(service balancer.Name) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.of[service]
+	return c.counts[service]
 }
 
 // serviceSeries holds the values of a service's series.
@@ -215,9 +215,9 @@ func (m *Metrics) writePorts(out *bufio.Writer, all []*serviceSeries) {
 	_, dials := m.Views.Counters.DialRetries() // if the kernel connects, failed connects are not reported
 	for _, f := range []struct {
 		metric
-		first string // label of each series
-		there bool
-		value func(*dataplane.FrontendCount) uint64
+		first   string // label of each series
+		enabled bool
+		value   func(*dataplane.FrontendCount) uint64
 	}{
 		{metric{"vipd_service_bytes_total", "Bytes from (in) and to (out) clients.", "counter"}, `direction="in",`, true,
 			func(f *dataplane.FrontendCount) uint64 { return f.In }},
@@ -228,7 +228,7 @@ func (m *Metrics) writePorts(out *bufio.Writer, all []*serviceSeries) {
 		{metric{"vipd_service_connections_total", "Connections and UDP flows of clients.", "counter"}, "", true,
 			func(f *dataplane.FrontendCount) uint64 { return f.Connections }},
 	} {
-		if !f.there {
+		if !f.enabled {
 			continue
 		}
 		if f.kind != "" {

@@ -2,8 +2,8 @@ package metrics
 
 import "vipd/balancer/failover/vrrp"
 
-// tellGroup reports the state and the counts of a VRRP group.
-func tellGroup(tell teller, g *vrrp.GroupStatus) {
+// emitVRRPGroup reports the state and the counts of a VRRP group.
+func emitVRRPGroup(tell emitter, g *vrrp.GroupStatus) {
 	for _, state := range []vrrp.State{vrrp.Init, vrrp.Backup, vrrp.Claiming, vrrp.Active} {
 		tell.gauge("vrrp_state", "1 for the state of the group on this host.", oneIf(g.State == state), "group", g.Name, "state", string(state))
 	}

@@ -33,12 +33,12 @@ type Model struct {
 	moved atomic.Bool // reports whether the host's addresses may have changed
 	ask   chan request
 
-	mu     sync.Mutex // guards the rest of this block
-	latest *store.Snapshot
-	seen   time.Time                     // time when the oldest snapshot that is not compiled yet was published
-	works  time.Time                     // start of the loop's current work, or zero while it waits
-	next   *adoption                     // a dataplane that should take over
-	freed  map[netip.Addr]balancer.Drain // VIPs to be released early
+	mu        sync.Mutex // guards the rest of this block
+	latest    *store.Snapshot
+	seen      time.Time                     // time when the oldest snapshot that is not compiled yet was published
+	busySince time.Time                     // start of the loop's current work, or zero while it waits
+	next      *adoption                     // a dataplane that should take over
+	freed     map[netip.Addr]balancer.Drain // VIPs to be released early
 
 	// The loop owns the fields below.
 	carrier   dataplane.Dataplane // the dataplane of the compiled state
@@ -53,8 +53,8 @@ type Model struct {
 	networked []netip.Addr // addresses with a network on their device
 	// nodes holds the nodes of the fleet, as they have published themselves. of maps the addresses
 	// of all other nodes to the nodes' names.
-	nodes snap.Map[balancer.NodeName, *balancer.Node]
-	of    snap.Map[netip.Addr, balancer.NodeName]
+	nodes      snap.Map[balancer.NodeName, *balancer.Node]
+	nodeByAddr snap.Map[netip.Addr, balancer.NodeName]
 }
 
 // Edit changes the local overrides, and returns the result and its events.
@@ -166,7 +166,7 @@ func (m *Model) Run(ctx context.Context) error {
 func (m *Model) working(since time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.works = since
+	m.busySince = since
 }
 
 // answer answers a request, or proposes the change that it requests.
@@ -355,9 +355,9 @@ func (m *Model) env(c config.Config, latest *store.Snapshot) balancer.Env {
 // changed, it returns the same map.
 func (m *Model) nodesAddresses(nodes snap.Map[balancer.NodeName, *balancer.Node], self string) snap.Map[netip.Addr, balancer.NodeName] {
 	if nodes != m.nodes {
-		m.nodes, m.of = nodes, balancer.UpdateNodeAddresses(m.of, m.nodes, nodes, balancer.NodeName(self))
+		m.nodes, m.nodeByAddr = nodes, balancer.UpdateNodeAddresses(m.nodeByAddr, m.nodes, nodes, balancer.NodeName(self))
 	}
-	return m.of
+	return m.nodeByAddr
 }
 
 // AddressesChanged makes the loop list the host's addresses again.
@@ -410,7 +410,7 @@ func (m *Model) release(memory balancer.Memory) balancer.Memory {
 func (m *Model) Waiting() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	since := m.works
+	since := m.busySince
 	if since.IsZero() || !m.seen.IsZero() && m.seen.Before(since) {
 		since = m.seen
 	}

@@ -59,7 +59,7 @@ func TestOverridesInAnyMixture(t *testing.T) {
 		{0, balancer.Override{Weight: &one}, "9001:active/1 9002:active/1", 0},
 	} {
 		before, had := o, o.Len()
-		o = o.Say(at(c.port), c.said, defined(at(c.port)), false)
+		o = o.Apply(at(c.port), c.said, defined(at(c.port)), false)
 		if before.Len() != had {
 			t.Errorf("published overrides after %+v have changed, want no change", c.said)
 		}
@@ -83,7 +83,7 @@ func TestOverridesInAnyMixture(t *testing.T) {
 func TestFleetDrainBesideLocalWeight(t *testing.T) {
 	in, at, defined := web(t)
 	yes, five := true, 5
-	local := Overrides{}.Say(at(9001), balancer.Override{Weight: &five}, defined(at(9001)), false)
+	local := Overrides{}.Apply(at(9001), balancer.Override{Weight: &five}, defined(at(9001)), false)
 	in.Overrides = in.Overrides.Set(at(9001), &balancer.Override{Draining: &yes, By: "ben"})
 	now := in
 	now.Overrides = local.over(in.Overrides, in.Overrides)
@@ -106,8 +106,8 @@ func TestFleetDrainBesideLocalWeight(t *testing.T) {
 func TestOverridesLapse(t *testing.T) {
 	_, at, defined := web(t)
 	yes, now := true, time.Unix(1e9, 0)
-	o := Overrides{}.Say(at(9001), balancer.Override{Draining: &yes, Expires: now.Add(time.Minute)}, defined(at(9001)), false)
-	o = o.Say(at(9002), balancer.Override{Draining: &yes}, defined(at(9002)), false)
+	o := Overrides{}.Apply(at(9001), balancer.Override{Draining: &yes, Expires: now.Add(time.Minute)}, defined(at(9001)), false)
+	o = o.Apply(at(9002), balancer.Override{Draining: &yes}, defined(at(9002)), false)
 	if next := o.nextExpiry(); !next.Equal(now.Add(time.Minute)) {
 		t.Errorf("next expiry = %v, want in a minute", next)
 	}

@@ -114,7 +114,7 @@ func (c *Switch) again(ctx context.Context) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	defer c.tune()
-	defer c.forsake()
+	defer c.dropResumed()
 	use, among := c.Serving(), c.o.Choice
 	among.use = use
 	among.unfit = map[config.ModeName]error{}

@@ -172,8 +172,8 @@ func (c *Switch) endRetiring(name config.ModeName) {
 	}
 }
 
-// forsake requests the removal of the remains of modes that were resumed but do not serve.
-func (c *Switch) forsake() {
+// dropResumed requests the removal of the remains of modes that were resumed but do not serve.
+func (c *Switch) dropResumed() {
 	for name := range c.resumed {
 		if name != c.Serving().Name {
 			c.left.Send()

@@ -218,7 +218,7 @@ func TestCountsOfABrokenFile(t *testing.T) {
 // be rewritten.
 func TestWritesWhatChanged(t *testing.T) {
 	dir, backends := t.TempDir(), 100
-	m := &meter{counted: crowd(1, backends)}
+	m := &meter{counted: connectedEndpoints(1, backends)}
 	var all Counters
 	all.Open(dir, slog.New(slog.DiscardHandler))
 	all.Begin(config.UserspaceMode, m, false)
@@ -266,8 +266,8 @@ func TestWritesWhatChanged(t *testing.T) {
 	}
 }
 
-// crowd returns services with endpoints that have one connection each.
-func crowd(services, endpoints int) (all []dataplane.FrontendCount) {
+// connectedEndpoints returns services with endpoints that have one connection each.
+func connectedEndpoints(services, endpoints int) (all []dataplane.FrontendCount) {
 	for i := range services {
 		f := dataplane.FrontendCount{Service: balancer.Name(fmt.Sprint("s", i)), Connections: uint64(endpoints)}
 		for j := range endpoints {
@@ -284,7 +284,7 @@ func crowd(services, endpoints int) (all []dataplane.FrontendCount) {
 func BenchmarkCounts(b *testing.B) {
 	for _, busy := range []int{0, 100, 10_000} {
 		b.Run(fmt.Sprint("changed=", busy), func(b *testing.B) {
-			m := &meter{counted: crowd(10_000, 10)}
+			m := &meter{counted: connectedEndpoints(10_000, 10)}
 			var all Counters
 			all.Open(b.TempDir(), slog.New(slog.DiscardHandler))
 			all.Begin(config.NFTablesMode, m, false)

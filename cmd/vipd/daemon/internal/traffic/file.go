@@ -197,7 +197,7 @@ func (f *file) append(now reading, keys []counters.BackendKey) error {
 	if err != nil {
 		return err
 	}
-	if is, err := out.Stat(); err != nil || is.Size() != f.size {
+	if info, err := out.Stat(); err != nil || info.Size() != f.size {
 		return errors.Join(errWhole, out.Close())
 	}
 	w := bufio.NewWriterSize(out, 1<<16)
