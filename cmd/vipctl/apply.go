@@ -33,7 +33,7 @@ func applyVerb() *cli.Verb {
 			&cli.BoolFlag{Name: "prune", Usage: "remove from etcd the services and address settings that no FILE defines"},
 			&cli.DurationFlag{Name: "confirm", Usage: "revert the changes after this `TIME`, such as 10m, unless they are confirmed"},
 			&cli.StringFlag{Name: "on", Usage: "with --confirm: apply the change only on these `NODES`, separated by commas: names, zone=ZONE, or a share such as 10%"},
-			&cli.BoolFlag{Name: "allow-unknown", Usage: "write fields that this version does not know as they are in FILE"},
+			&cli.BoolFlag{Name: "allow-unknown", Usage: "accept fields that this version does not know, and write them unchanged"},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
 		Run: cli.Traced(runApply),

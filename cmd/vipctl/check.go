@@ -76,7 +76,7 @@ func (d *localDefinitions) checkFor(mode config.ModeName) {
 	frontends := d.compile("", capabilities(mode))
 	for i := range d.problems {
 		if p := &d.problems[i]; p.Kind == balancer.Held {
-			p.Text += " (a running vipd leaves it with the service that holds it)" // the files don't show which service holds it
+			p.Text += " (a running vipd lets the service that holds it keep it)" // the files don't show which service holds it
 		}
 	}
 	d.checkHost(frontends)

@@ -118,7 +118,7 @@ func checkText(p *cli.Printer, r *api.CheckResult) string {
 	if stands := string(r.Health); stands == "" {
 		b.WriteString("this result does not count; no regular check has finished yet\n")
 	} else {
-		fmt.Fprintf(&b, "this result does not count; by the regular checks, the endpoint is %s\n", stands)
+		fmt.Fprintf(&b, "this result does not count; according to the regular checks, the endpoint is %s\n", stands)
 	}
 	return b.String()
 }

@@ -42,7 +42,7 @@ func cleanupVerb() *cli.Verb {
 		Flags: []cli.Flag{
 			modeFlag("remove only the objects that this `MODE` created"),
 			&cli.BoolFlag{Name: "dry-run", Usage: "show what would be removed, without removing it"},
-			&cli.BoolFlag{Name: "force", Usage: "clean up even while vipd runs, which ends its services"},
+			&cli.BoolFlag{Name: "force", Usage: "clean up even if vipd is running; its services then end"},
 		},
 		Run: runCleanup,
 	}
@@ -185,7 +185,7 @@ func ownConfig(c *cli.Call) (config.Config, error) {
 		return conf, err
 	}
 	if i := slices.IndexFunc(problems, isError); i >= 0 {
-		return conf, fmt.Errorf("the config, which names vipd's folders, has a mistake: %s", problems[i])
+		return conf, fmt.Errorf("vipd's folders are unknown, because the configuration has a mistake: %s", problems[i])
 	}
 	return conf, nil
 }

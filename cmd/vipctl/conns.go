@@ -86,7 +86,7 @@ func connectionQuery(c *cli.Call) (q dataplane.ConnectionQuery, err error) {
 	}
 	q.Service, q.State = balancer.Name(plainService(service)), c.Flags.String("state")
 	if states := dataplane.States(); q.State != "" && !slices.Contains(states, q.State) {
-		return q, cli.WrongUse("--state %q is not a state of connections; the states are: %s", q.State, strings.Join(states, ", "))
+		return q, cli.WrongUse("--state %q is not a connection state; the states are: %s", q.State, strings.Join(states, ", "))
 	}
 	for flag, at := range map[string]*netip.AddrPort{"client": &q.Client, "endpoint": &q.Backend} {
 		if text := c.Flags.String(flag); text != "" {
@@ -226,7 +226,7 @@ func omittedText(omitted map[string]int) string {
 	}
 	states := slices.Sorted(maps.Keys(omitted))
 	counts := lists.Mapped(states, func(state string) string { return fmt.Sprintf("%d %s", omitted[state], state) })
-	return fmt.Sprintf("not listed, because not live: %s; --state %s lists them\n", wording.List(counts, "and"), states[len(states)-1])
+	return fmt.Sprintf("connections that are not live are omitted: %s; --state %s lists them\n", wording.List(counts, "and"), states[len(states)-1])
 }
 
 // followConnections prints a line for each connection that starts or ends, until Ctrl-C. If vipd
@@ -241,7 +241,7 @@ func followConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 			received()
 			switch {
 			case e.Event == api.Following && c.Format != cli.FormJSON:
-				c.Say("showing connections as they start and end; Ctrl-C stops this")
+				c.Say("showing connections as they start and end; press Ctrl-C to stop")
 				return nil
 			case e.Event == api.Missed && c.Format != cli.FormJSON:
 				c.Note("some connections started or ended too fast to be shown")

@@ -11,7 +11,7 @@ import (
 
 func convertVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "convert", Args: "FILE", Brief: "convert the file of another load balancer",
+		Name: "convert", Args: "FILE", Brief: "convert the configuration file of another load balancer",
 		About: "Reads FILE (\"-\": standard input), a configuration of keepalived, HAProxy, gobetween, ldirectord or nginx (its stream block), " +
 			"the output of \"ipvsadm -Sn\", or Services and EndpointSlices of Kubernetes in YAML or JSON, and prints it as a configuration of vipd. " +
 			"The format is detected, or given with --from. The comment after each setting gives its line number. " +
@@ -66,7 +66,7 @@ func runConvert(c *cli.Call) error {
 		return noServices(file, format, result)
 	}
 	if result.Groups > 0 {
-		c.Hint("%s of VRRP: vipd owner (systemctl enable --now vipd vipd-owner) replaces keepalived; docs/migration.md gives the order of the hosts", wording.Count(result.Groups, "group"))
+		c.Hint("%s of VRRP: vipd owner (systemctl enable --now vipd vipd-owner) replaces keepalived; docs/migration.md describes in which order to convert hosts", wording.Count(result.Groups, "group"))
 	}
 	if len(result.Notes) > 0 {
 		c.Hint("%s; %s without an exact equivalent, listed at the end", wording.Count(result.Services, "service"), wording.Count(len(result.Notes), "line"))

@@ -196,12 +196,12 @@ func pathText(a api.Address) string {
 	text := heldText(a)
 	switch addr, err := netip.ParseAddr(a.Address); {
 	case err == nil && addr.IsLoopback():
-		text = "on loopback: reached only by this host"
+		text = "on loopback: only this host can reach it"
 	case a.Silent:
-		text += ": this host is a real server, so a gateway forwards clients' packets to it, and its programs answer the clients"
+		text += ": this host is a real server: a gateway forwards clients' packets here, and programs on this host answer the clients"
 	case a.Held == "host", a.Held == "none", a.Held == "":
 	case a.Held == "lo", strings.HasPrefix(a.Held, "vipd"):
-		text += ": this host reaches it, and other hosts if they have a route to it"
+		text += ": this host can reach it, and so can other hosts that have a route to it"
 	default:
 		text += ": this host answers ARP or NDP for it"
 	}
@@ -500,7 +500,7 @@ func (v *ownedVIP) jury() string {
 	}
 	text := cmp.Or(strings.Join(all, ", "), "etcd only")
 	if v.Confirmed == nil && len(all) > 0 {
-		text += "; to see how long ago, run this command on " + v.Owner
+		text += "; to see when they last confirmed it, run this command on " + v.Owner
 	}
 	return text
 }

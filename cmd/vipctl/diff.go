@@ -30,14 +30,14 @@ func diffVerb() *cli.Verb {
 			"FILE counts as removed only if it was read from there (FILE, a file in that folder, or the [store].path of " +
 			"FILE). Secrets of health checks are compared only for users who may change vipd. The mode is compared too, and all settings with the daemon's own config (--config); those that need a restart are marked. A services file or folder is read without the [defaults] of a config.\n\n" +
 			"With -f FILE and the etcd store (--etcd, or the config's): what \"vipctl apply -f FILE\" would change in etcd. " +
-			"FILE is as for apply, and -f may be repeated; services that only etcd has are shown with --prune. The daemon's " +
+			"FILE is as for apply, and -f may be repeated; services that exist only in etcd are shown with --prune. The daemon's " +
 			"own config is still compared with the daemon.\n\n" +
 			"The exit code is 3 if there are differences, 0 if there are none, and 1 if not all could be compared.",
 		Example: "vipctl diff -f /etc/vipd/vipd.toml",
 		Flags: []cli.Flag{
 			recursiveFlag(),
 			fileFlag("compare this `FILE` or folder; - is standard input"),
-			&cli.BoolFlag{Name: "prune", Usage: "also report services that only etcd has"},
+			&cli.BoolFlag{Name: "prune", Usage: "also report services that exist only in etcd"},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
 		Run: runDiff,

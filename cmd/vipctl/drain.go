@@ -27,7 +27,7 @@ func nodeFlag() cli.Flag {
 }
 
 func reasonFlag() cli.Flag {
-	return &cli.StringFlag{Name: "reason", Usage: "keep `TEXT` as the reason for the change, and show it in events"}
+	return &cli.StringFlag{Name: "reason", Usage: "record `TEXT` as the reason for the change; events show the reason"}
 }
 
 func forceFlag() cli.Flag {
@@ -35,7 +35,7 @@ func forceFlag() cli.Flag {
 }
 
 func expiresFlag() cli.Flag {
-	return &cli.DurationFlag{Name: "expires", Usage: "undo it after `TIME`; 0 means never"}
+	return &cli.DurationFlag{Name: "expires", Usage: "undo the change after `TIME`; 0 means never"}
 }
 
 func drainVerb() *cli.Verb {
@@ -54,7 +54,7 @@ func drainVerb() *cli.Verb {
 		Flags: []cli.Flag{
 			nodeFlag(),
 			&cli.BoolFlag{Name: "wait", Usage: "return when the last connection has ended"},
-			&cli.DurationFlag{Name: "timeout", Usage: "the daemon cuts the remaining connections after `TIME`, such as 90s or 10m; 0: never"},
+			&cli.DurationFlag{Name: "timeout", Usage: "cut the remaining connections after `TIME`, such as 90s or 10m; 0 means never"},
 			reasonFlag(), expiresFlag(), forceFlag(),
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON}, MaxArgs: 2, Fleet: true,
@@ -66,7 +66,7 @@ func undrainVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "undrain", Args: "SERVICE ADDRESS | --node NODE", Brief: "end a drain",
 		About: "Takes a drain back: the endpoint, or all endpoints on a node, get new connections again as far as health, " +
-			"weight and locality allow. It takes the same names as drain. A weight set manually stays; \"vipctl " +
+			"weight and locality allow. It takes the same names as drain. A manually set weight remains; \"vipctl " +
 			"weight SERVICE ADDRESS -\" takes that back.\n\n" + overridePlace,
 		Example: "vipctl undrain web 192.168.1.11",
 		Flags:   []cli.Flag{nodeFlag(), reasonFlag()},
@@ -330,7 +330,7 @@ func targetLines(targets []api.OverrideTarget, overrides func(api.OverrideTarget
 func noteName(c *cli.Call, q *api.OverrideRequest, targets []api.OverrideTarget) {
 	if name := lookup.HostName(q.Address); name != "" && len(targets) > 0 {
 		addresses := lists.Mapped(targets, func(t api.OverrideTarget) string { return t.Address })
-		c.Hint("%s now resolves to %s; addresses that it gets later are not affected", name, wording.Some(addresses, 8))
+		c.Hint("%s now resolves to %s; the change does not affect addresses that the name resolves to later", name, wording.Some(addresses, 8))
 	}
 }
 
@@ -346,7 +346,7 @@ func noteFormerDrains(c *cli.Call, q *api.OverrideRequest, all []api.OverrideTar
 	}
 	if left != nil {
 		slices.Sort(left)
-		c.Hint("service %s still drains addresses that are not endpoints now: %s; if the name gets them again, \"vipctl undrain %[1]s %[3]s\" ends a drain",
+		c.Hint("service %s still drains addresses that are not endpoints now: %s; to end such a drain, run for example \"vipctl undrain %[1]s %[3]s\"",
 			q.Service, wording.Some(left, 8), left[0])
 	}
 }
@@ -394,10 +394,10 @@ func undrainedText(t api.OverrideTarget, hasAgent, drained bool, overrides []*ba
 		text = "it was not draining"
 	}
 	if o := t.Override; hasAgent && o != nil && o.Draining != nil && !*o.Draining {
-		text += "; a drain that its agent reports is ignored until your next drain ends"
+		text += "; drains requested by its agent are ignored until you drain the endpoint again and end that drain"
 	}
 	if i := slices.IndexFunc(overrides, func(o *balancer.Override) bool { return o != nil && o.Weight != nil }); i >= 0 {
-		text += fmt.Sprintf("; the weight %d set manually stays: \"vipctl weight %s %s -\" removes it", *overrides[i].Weight, t.Service, t.Address)
+		text += fmt.Sprintf("; the manually set weight %d remains: \"vipctl weight %s %s -\" removes it", *overrides[i].Weight, t.Service, t.Address)
 	}
 	return text
 }

@@ -101,7 +101,7 @@ func liveText(e *api.Explanation) string {
 	case l.Error != "":
 		return fmt.Sprintf("this node connected from %s in %s%s; the connection's endpoint is unknown: %s", l.Client, connected, way, l.Error)
 	}
-	return fmt.Sprintf("this node connected from %s in %s%s; %s accepted the connection, which was known after %s (%s)", l.Client, connected, way, l.Endpoint,
+	return fmt.Sprintf("this node connected from %s in %s%s; %s accepted the connection, and vipd knew this after %s (%s)", l.Client, connected, way, l.Endpoint,
 		l.Taken.Round(10*time.Microsecond), l.State)
 }
 

@@ -81,7 +81,7 @@ func (f *fleetOverride) noteUnresolved() {
 	}
 	if unresolved != nil {
 		slices.Sort(unresolved)
-		f.Hint("the endpoints at %s are not changed, because no vipd of this host knows their addresses: run \"vipctl %s\" on a host whose vipd serves them",
+		f.Hint("the endpoints at %s are not changed, because no vipd on this host knows their addresses: run \"vipctl %s\" on a host whose vipd serves them",
 			wording.Some(unresolved, 8), f.Verb.Name)
 	}
 }
@@ -150,7 +150,7 @@ func (f *fleetOverride) override(describe func(api.OverrideTarget) string) error
 		r.Targets = append(r.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: next})
 	}
 	if len(f.own) > 0 {
-		f.Hint("services in files of this host are not in etcd, so this does not change %s: with --socket %s instead of --etcd, \"vipctl %s\" changes them",
+		f.Hint("endpoints of services in this host's files were not changed: %s; to change them, use --socket %s instead of --etcd with \"vipctl %s\"",
 			wording.Some(f.own, 8), f.socketWords(), f.Verb.Name)
 	}
 	errs = append(errs, f.Show(*r, func() string { return targetLines(r.Targets, describe) + waitText(r.Revision) }))

@@ -379,7 +379,7 @@ func TestFleetDrainKept(t *testing.T) {
 	}
 	l := f.line()
 	if code := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" drain --node rack1 --force")); code != cli.ExitDone ||
-		!strings.Contains(l.err.String(), "services in files of this host are not in etcd, so this does not change dns/10.0.0.5:8080: with --socket ") {
+		!strings.Contains(l.err.String(), "endpoints of services in this host's files were not changed: dns/10.0.0.5:8080; to change them, use --socket ") {
 		t.Errorf("drain of a node with a service from files: exit code = %d, stderr = %q; want 0 and a note about the service", code, l.err)
 	}
 	for _, test := range []struct{ line, want string }{
@@ -456,7 +456,7 @@ func TestFleetDrainOfNames(t *testing.T) {
 	f.service("web", map[string]any{"endpoints": []any{endpoint("10.0.0.1", "rack1"), endpoint("10.0.0.2", "rack2"), endpoint("a.web.invalid", "rack1"), endpoint("b.web.invalid", "rack2")}})
 	f.service("pg", map[string]any{"vips": []any{"10.96.0.11"}, "endpoints": []any{endpoint("pg.invalid", "rack1")}, "discover": map[string]any{"dns": "_pg._tcp.invalid"}})
 	note := func(names string) string {
-		return "note: the endpoints at " + names + ` are not changed, because no vipd of this host knows their addresses: run "vipctl drain" on a host whose vipd serves them` + "\n"
+		return "note: the endpoints at " + names + ` are not changed, because no vipd on this host knows their addresses: run "vipctl drain" on a host whose vipd serves them` + "\n"
 	}
 	for _, test := range []struct {
 		words []string
@@ -483,7 +483,7 @@ func TestFleetUndrainOfFormerAddress(t *testing.T) {
 	f.service("web", map[string]any{"endpoints": []any{map[string]any{"address": "10.0.0.1"}, map[string]any{"address": "a.web.invalid"}}})
 	d, socket := fakeHere(t)
 	t.Setenv("VIPCTL_SOCKET", socket)
-	const note = `note: service web still drains addresses that are not endpoints now: 10.0.0.2:8080; if the name gets them again, "vipctl undrain web 10.0.0.2:8080" ends a drain` + "\n"
+	const note = `note: service web still drains addresses that are not endpoints now: 10.0.0.2:8080; to end such a drain, run for example "vipctl undrain web 10.0.0.2:8080"` + "\n"
 	for _, step := range []struct{ address, line, want string }{
 		{"10.0.0.2", "drain web 10.0.0.2:8080", ""},
 		{"10.0.0.3", "undrain web 10.0.0.1", ""},

@@ -14,7 +14,7 @@ import (
 )
 
 func watchFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "show it again after each change, until Ctrl-C"}
+	return &cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "show the output again after each change, until Ctrl-C"}
 }
 
 // reconnectInterval is the pause between attempts to reach a daemon that has stopped.

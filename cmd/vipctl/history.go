@@ -264,7 +264,7 @@ func runRollback(c *cli.Call) error {
 	old := entries[n]
 	name := balancer.Name(c.Args[0])
 	if old.Fields == nil {
-		return fmt.Errorf("version %d of service %s is its removal: \"vipctl delete service %s\" removes the service", old.N, name, name)
+		return fmt.Errorf("version %d of service %s records its removal: to remove the service, use \"vipctl delete service %s\"", old.N, name, name)
 	}
 	e := newEdit(c, []definitions.Change{{Name: name, Fields: old.Fields, Rollback: old.N}}, nil)
 	e.plan.AllowUnknown = true

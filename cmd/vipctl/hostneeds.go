@@ -186,7 +186,7 @@ func lacksLogFolder(log string) string {
 		return ""
 	}
 	if info, err := os.Stat(filepath.Dir(log)); errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
-		return "there is no folder " + filepath.Dir(log) + " on this host for the access log: its lines would be lost"
+		return "the folder " + filepath.Dir(log) + " for the access log does not exist on this host, so log lines would be lost"
 	}
 	return ""
 }

@@ -32,10 +32,10 @@ func nodeVerb() *cli.Verb {
 		Example: "vipctl node set gw1 --mode iptables",
 		Values:  modeValues(),
 		Flags: []cli.Flag{
-			modeFlag("use this `MODE`: " + wording.List(config.ModeName("").Values(), "or") + "; \"\" restores the zone in the node's file"),
-			&cli.BoolFlag{Name: "is-off", Usage: "fence: confirm that NODE is switched off"},
-			&cli.BoolFlag{Name: "wait", Usage: "standby: return when other hosts own its VIPs"},
-			&cli.BoolFlag{Name: "force", Usage: "standby with VRRP: stop even if no other host takes over its VIPs"},
+			modeFlag("use this `MODE`: " + wording.List(config.ModeName("").Values(), "or") + "; \"\" restores the mode in the node's file"),
+			&cli.BoolFlag{Name: "is-off", Usage: "with fence: confirm that NODE is switched off"},
+			&cli.BoolFlag{Name: "wait", Usage: "with standby: wait until other hosts own the node's VIPs"},
+			&cli.BoolFlag{Name: "force", Usage: "with standby and VRRP: give up the VIPs even if no other host takes them over"},
 			reasonFlag(), zoneFlag("set the node's zone to `ZONE`, a name that you choose; \"\" restores the zone in the node's file"),
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON},
@@ -63,9 +63,9 @@ func runNode(c *cli.Call) error {
 	case name == "" && slices.Contains([]string{"set", "standby", "resume", "fence"}, action):
 		return cli.WrongUse("\"vipctl node %s\" needs NODE; \"vipctl get nodes\" lists nodes", action)
 	case c.Flags.Bool("wait") && action != "standby":
-		return cli.WrongUse("--wait is for \"vipctl node standby\"")
+		return cli.WrongUse("--wait works only with \"vipctl node standby\"")
 	case c.Flags.Bool("force"):
-		return cli.WrongUse("--force is for \"vipctl node standby\" with VRRP")
+		return cli.WrongUse("--force works only with \"vipctl node standby\", and only with VRRP")
 	case action == "fence":
 		return fenceNode(c, name)
 	case action == "standby":

@@ -89,7 +89,7 @@ func hereOrFleet(c *cli.Call, here func(*cli.Call, *api.Client) error, fleet fun
 	ofFile := slices.ContainsFunc(s.Pending, func(p api.Pending) bool { return !p.InEtcd })
 	switch inEtcd := c.StoresInEtcd(); {
 	case err != nil && inEtcd:
-		return fmt.Errorf("%w; \"vipctl %s\" with --etcd URL,... ends the change in etcd without the daemon of this host", err, c.Verb.Name)
+		return fmt.Errorf("%w; \"vipctl %s\" with --etcd URL,... ends the change in etcd without this host's daemon", err, c.Verb.Name)
 	case err != nil:
 		return err
 	case inEtcd && !ofFile:

@@ -45,7 +45,7 @@ func (e *edit) try(g *given) error {
 		return err
 	}
 	if len(g.vips) > 0 {
-		return errors.New("settings of addresses can't be pending: apply them from a file of their own, without --confirm")
+		return errors.New("settings of addresses can't be pending: apply them from a separate file, without --confirm")
 	}
 	now := e.Now().UTC()
 	p := &schema.Pending{By: author(e.Call), Since: now, Until: now.Add(e.Flags.Duration("confirm")), Services: map[balancer.Name]*schema.PendingService{}}
@@ -63,7 +63,7 @@ func (e *edit) try(g *given) error {
 		case s.Outcome == definitions.Unchanged:
 			continue
 		case len(s.Service.Allocated) < len(s.Service.Pools):
-			return fmt.Errorf("service %s needs a new address of a pool, which can't be pending: write the address, or apply the service without --confirm", s.Name)
+			return fmt.Errorf("service %s needs a new address from a pool, which --confirm can't assign: write the address, or apply the service without --confirm", s.Name)
 		}
 		p.Services[s.Name] = &schema.PendingService{Fields: s.Fields, Base: s.Base}
 	}
@@ -127,7 +127,7 @@ func confirmFleet(c *cli.Call) error {
 		return err
 	}
 	if len(p.Unread) > 0 {
-		return fmt.Errorf("nothing was written, because this vipctl can't read a part of the pending change: %s; confirm with the version of vipctl that started it", p.Unread[0])
+		return fmt.Errorf("nothing was written, because this vipctl can't read part of the pending change: %s; confirm with the version of vipctl that started it", p.Unread[0])
 	}
 	var changes []definitions.Change
 	for name, s := range p.Services {

@@ -53,7 +53,7 @@ func runRealServer(c *cli.Call) error {
 	lock, err := netlock.Acquire(netlock.Holder{})
 	if held, ok := errors.AsType[*netlock.HeldError](err); ok {
 		if undo {
-			return fmt.Errorf("%w: stop it first, because it may need the sysctls that --undo restores", held)
+			return fmt.Errorf("%w: stop it first, because it might need the sysctls that --undo restores", held)
 		}
 		return fmt.Errorf("%w: set real_server = true in [direct] of its config instead", held)
 	}
@@ -80,7 +80,7 @@ func directVIPs(c *cli.Call, undo bool) (vips []netip.Addr, err error) {
 			return nil, cli.WrongUse("%v", err)
 		}
 		if a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() {
-			return nil, cli.WrongUse("%s can't be a VIP of direct routing: give a VIP of a service with forward = \"dr\"", a)
+			return nil, cli.WrongUse("%s can't be a VIP of direct routing: name the VIP of a service with forward = \"dr\"", a)
 		}
 		vips = append(vips, a)
 	}

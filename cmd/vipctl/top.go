@@ -26,7 +26,7 @@ func topVerb() *cli.Verb {
 			"connections of the last minutes as a line of bars. With SERVICE, its endpoints.\n\n" +
 			"The last line has the totals. Keys: up, down or j, k choose; Enter shows the endpoints of a service, then one endpoint; " +
 			"Esc goes back; s sorts by the next column, r reverses the order; / shows only names that contain a text; ? lists the " +
-			"keys; q ends.\n\n" +
+			"keys; q quits.\n\n" +
 			"With --once, with -o json, and if the output is not a terminal, the rates of one interval are printed once.",
 		Example: "vipctl top --once",
 		Flags: []cli.Flag{

@@ -148,7 +148,7 @@ func TestTopWithoutKeys(t *testing.T) {
 			wait.For(t, 0, part, func() bool { return strings.Contains(m.run("capture-pane", "-p"), part) })
 		}
 		shows("n1, ipvs mode: 3 services")
-		shows(map[bool]string{true: "q end", false: "Ctrl-C ends"}[from == ""])
+		shows(map[bool]string{true: "q quit", false: "Ctrl-C ends"}[from == ""])
 		m.run("send-keys", "C-c")
 		shows("exits with 0")
 		text, err := os.ReadFile(raw)

@@ -207,7 +207,7 @@ func (s *screen) View() tea.View {
 func (s *screen) text() string {
 	if s.window.Last().At.IsZero() {
 		if s.err != nil {
-			return table.Line(s.err.Error()) + "\n\nq ends"
+			return table.Line(s.err.Error()) + "\n\nq quits"
 		}
 		return "asking vipd ..."
 	}
@@ -235,7 +235,7 @@ func keysText() []string {
 		"esc          go back",
 		"s, r         sort by the next column, reverse the order",
 		"/            show only names that contain a text",
-		"q, ctrl+c    end",
+		"q, ctrl+c    quit",
 		"any other key closes this list",
 	}
 }
@@ -310,7 +310,7 @@ func (s *screen) lastLine() string {
 	if s.focus == onFilter {
 		return "/" + s.filter + "_"
 	}
-	text := "q end  ? keys  enter more  esc back  s sort  r reverse  / filter"
+	text := "q quit  ? keys  enter more  esc back  s sort  r reverse  / filter"
 	if s.keyless {
 		text = "Ctrl-C ends"
 	}

@@ -159,7 +159,7 @@ func drainVIPs(c *cli.Call, node string, on bool) error {
 }
 
 func stillOwns(c *cli.Call, node string, left []string) string {
-	return fmt.Sprintf("%s still owns %s: no other host can take it now", node, few(c.Printer, left, 3))
+	return fmt.Sprintf("%s still owns %s: no other host can take over now", node, few(c.Printer, left, 3))
 }
 
 // emptied waits until a node on standby owns no VIPs that another node can take, for at most

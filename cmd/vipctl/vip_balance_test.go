@@ -25,7 +25,7 @@ func TestDrainWithoutAnother(t *testing.T) {
 	put("sessions/gw1", `{"id": "0000000000000001", "jury": ["gw1"]}`)
 	put("vips/10.0.0.100", `{"node": "gw1", "session": "0000000000000001"}`)
 	code, stdout, stderr := f.run(t.Context(), "ana", "drain", "--node", "gw1")
-	if code != cli.ExitDone || !strings.Contains(stderr, "gw1 still owns 10.0.0.100: no other host can take it now") || strings.Contains(stdout+stderr, "other hosts own its VIPs") ||
+	if code != cli.ExitDone || !strings.Contains(stderr, "gw1 still owns 10.0.0.100: no other host can take over now") || strings.Contains(stdout+stderr, "other hosts own its VIPs") ||
 		!strings.Contains(stdout+stderr, `it owns no VIPs until "vipctl undrain --node gw1"`) {
 		t.Errorf("exit code = %d, want 0 and a message about the VIP:\n%s%s", code, stdout, stderr)
 	}

@@ -31,7 +31,7 @@ func vipVerb() *cli.Verb {
 		Example: "vipctl vip move 192.168.1.100 --to gw2 --reason \"new kernel on gw1\"",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "to", Usage: "move it to `NODE`; with VRRP, to its address"},
-			&cli.DurationFlag{Name: "timeout", Value: 10 * time.Second, Usage: "wait at most this `TIME` for the owner"},
+			&cli.DurationFlag{Name: "timeout", Value: 10 * time.Second, Usage: "wait at most this `TIME` for the new owner"},
 			&cli.BoolFlag{Name: "force", Usage: "move it even to a host that can't serve it, and leave it there"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "balance: list the moves without making them"},
 			reasonFlag(),
