@@ -119,7 +119,7 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 	f.StringVar(&a.config, "config", config.DefaultFile, "read the configuration from `FILE`")
 	f.StringVar(&a.mode, "mode", "", "use this `MODE` instead of the configuration's: "+strings.Join(config.ModeName("").Values(), ", "))
 	f.BoolVar(&a.allowEmpty, "allow-empty", false, "accept an empty configuration even if services were running")
-	f.BoolVar(&a.replace, "replace", false, "replace the vipd that runs with this run_dir, and continue its userspace mode connections")
+	f.BoolVar(&a.replace, "replace", false, "replace the running vipd that uses this run_dir, and keep its userspace connections open")
 	f.StringVar(&a.level, "log-level", "info", "log messages of `LEVEL` and above: debug, info, warn, error")
 	f.StringVar(&a.format, "log-format", "text", "write the log in `FORMAT`: text or json")
 	f.BoolVar(&a.version, "version", false, "print the version and exit")

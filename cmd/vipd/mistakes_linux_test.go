@@ -33,7 +33,7 @@ func TestMistakes(t *testing.T) {
 		"--config .":              "78 vipd: reading the configuration: read .: a folder: name a file in it",
 		"--config bad.toml":       `78 vipd: bad.toml:1: mode: "userspac" is not one of auto, ipvs, nftables, iptables, userspace; did you mean "userspace"?`,
 		"--config none.toml":      "78 vipd: none.toml:1: services: needs a table for each service, such as [services.web]", // otherwise it would remove the services of an earlier vipd
-		"--config run.toml":       "1 vipd: making vipd's folder (set run_dir and state_dir to folders in which this user may write): mkdir file: not a directory",
+		"--config run.toml":       "1 vipd: creating vipd's folder (set run_dir and state_dir to folders that this user can write to): mkdir file: not a directory",
 		"--config socket.toml":    "1 vipd: api.socket file is in the way: it is not a socket; remove it or choose another path",
 		"owner now":               "2 vipd owner: only flags are accepted; see vipd owner --help",
 		"owner --config run.toml": "78 vipd owner: run.toml: this host owns no VIPs: set ownership.enabled = true, or do not start vipd owner",

@@ -110,7 +110,7 @@ func ownerOptions(file string, log *slog.Logger) (o owner.Options, runDir string
 		return o, "", fmt.Errorf("run_dir: %w", err)
 	}
 	if err := folder.Make(c.RunDir, func(path string) error { return os.MkdirAll(path, 0o755) }); err != nil {
-		return o, "", fmt.Errorf("making vipd's folder (set run_dir to a folder in which this user may write): %w", err)
+		return o, "", fmt.Errorf("creating vipd's folder (set run_dir to a folder that this user can write to): %w", err)
 	}
 	w := c.Ownership
 	o = owner.Options{

@@ -114,7 +114,7 @@ func TestUnsavedChecks(t *testing.T) {
 		t.Fatal(err)
 	}
 	two()
-	const lost = "results of health checks are lost at a restart: "
+	const lost = "a restart will lose the results of health checks: "
 	wait.For(t, 20*time.Second, "the problem", func() bool { return strings.Contains(n.problems(), lost) })
 	if err := os.Rename(state+".away", state); err != nil {
 		t.Fatal(err)

@@ -218,13 +218,13 @@ func (d *Daemon) openFiles() (err error) {
 }
 
 func folderError(err error) error {
-	return fmt.Errorf("making vipd's folder (set run_dir and state_dir to folders in which this user may write): %w", err)
+	return fmt.Errorf("creating vipd's folder (set run_dir and state_dir to folders that this user can write to): %w", err)
 }
 
 func (d *Daemon) closeFiles() {
 	if d.host != nil {
 		if err := d.host.Close(); err != nil {
-			d.Log.Warn("closing the host's sockets", "err", err)
+			d.Log.Warn("sockets of the host can't be closed", "err", err)
 		}
 	}
 	var late []net.Conn // connections of vipds that want to replace this vipd

@@ -79,7 +79,7 @@ func makeFolder(path string) error {
 func listenSocket(path string, log *slog.Logger) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := makeFolder(dir); err != nil {
-		return nil, fmt.Errorf("making the folder of api.socket: %w", err)
+		return nil, fmt.Errorf("creating the folder of api.socket: %w", err)
 	}
 	if err := folder.Check(dir); err != nil { // another user may have just created it
 		return nil, fmt.Errorf("api.socket: %w", err)

@@ -302,7 +302,7 @@ const silence = 5 * time.Second
 // wrong returns the reason why lines can't be written, or nil. It is safe for concurrent use.
 func (f *file) wrong() error {
 	if since := f.since.Load(); since != nil && time.Since(*since) >= silence {
-		return fmt.Errorf("the destination has accepted no line for %s", silence)
+		return fmt.Errorf("the log destination has accepted no lines for %s", silence)
 	}
 	if err := f.failed.Load(); err != nil {
 		return *err

@@ -50,7 +50,7 @@ func TestDiskTakesNothing(t *testing.T) {
 	}
 	wait.For(t, wait.Patience, "the problem", func() bool {
 		p := l.Problems()
-		return len(p) == 1 && strings.Contains(p[0].Text, "has accepted no line for 5s")
+		return len(p) == 1 && strings.Contains(p[0].Text, "has accepted no lines for 5s")
 	})
 	go func() {
 		f, err := os.Open(path)
@@ -95,7 +95,7 @@ func TestHangsThenFails(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { l.Run(ctx); close(ended) }()
-	wait.For(t, wait.Patience, "the problem", problem("has accepted no line for 5s"))
+	wait.For(t, wait.Patience, "the problem", problem("has accepted no lines for 5s"))
 	if err := reader.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -52,13 +52,13 @@ func (srv server) postCheckDirect(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case len(paths) == 0 && q.Service != "":
-		httpserve.Refuse(w, http.StatusBadRequest, fmt.Errorf("this host forwards no packets of %s by direct routing: it needs forward = \"dr\", an endpoint, and ipvs or nftables mode", q.Service))
+		httpserve.Refuse(w, http.StatusBadRequest, fmt.Errorf("this host forwards no packets of %s by direct routing: the service needs forward = \"dr\", an endpoint, and ipvs or nftables mode", q.Service))
 		return
 	case len(paths) == 0:
 		httpserve.Refuse(w, http.StatusBadRequest, fmt.Errorf("this host forwards no packets by direct routing: a service needs forward = \"dr\", an endpoint, and ipvs or nftables mode"))
 		return
 	case len(paths) > maxPaths:
-		httpserve.Refuse(w, http.StatusBadRequest, fmt.Errorf("%d VIPs and endpoints would be tested, and at most %d can be: name a SERVICE", len(paths), maxPaths))
+		httpserve.Refuse(w, http.StatusBadRequest, fmt.Errorf("the test would have %d VIPs and endpoints, and the maximum is %d: name a SERVICE", len(paths), maxPaths))
 		return
 	}
 	testPaths(r.Context(), paths, tests)

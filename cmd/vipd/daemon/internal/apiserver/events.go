@@ -30,7 +30,7 @@ func readEventQuery(from url.Values) (q eventQuery, err error) {
 	q.service, q.follow = balancer.Name(from.Get("service")), from.Get("follow") != ""
 	if text := from.Get("since"); text != "" {
 		if q.since, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return q, fmt.Errorf("since=%q is not the number of an event", text)
+			return q, fmt.Errorf("since=%q is not an event number", text)
 		}
 	}
 	if text := from.Get("kind"); text != "" { // a list with commas
@@ -38,7 +38,7 @@ func readEventQuery(from url.Values) (q eventQuery, err error) {
 	}
 	for _, kind := range q.kinds {
 		if known := events.Kind("").Values(); !slices.Contains(known, kind) {
-			return q, fmt.Errorf("there are no events of kind %q; there are %s", kind, strings.Join(known, ", "))
+			return q, fmt.Errorf("there are no events of kind %q; the kinds are %s", kind, strings.Join(known, ", "))
 		}
 	}
 	return q, nil

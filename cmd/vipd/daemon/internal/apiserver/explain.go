@@ -184,7 +184,7 @@ func (srv server) tryLive(ctx context.Context, k balancer.Key) *api.Live {
 		}
 		if err == nil && !l.Endpoint.IsValid() {
 			if !wake.Sleep(ctx, livePause) {
-				err = fmt.Errorf("it is connected, but the mode does not list the connection: %w", ctx.Err())
+				err = fmt.Errorf("the connection was accepted, but does not appear in the list of connections: %w", ctx.Err())
 			}
 		}
 	}

@@ -90,7 +90,7 @@ func (r *Reporter) Problems() []balancer.Problem {
 		texts = append(texts, text)
 	}
 	if err := r.failed.Load(); err != nil {
-		texts = append(texts, fmt.Sprintf(`this host owns no VIPs with hold = "one": vipd owner does not answer (%s): systemctl start vipd-owner`, *err))
+		texts = append(texts, fmt.Sprintf(`this host owns no VIPs with hold = "one", because vipd owner does not answer (%s): systemctl start vipd-owner`, *err))
 	}
 	if s := r.status.Load(); s != nil {
 		texts = append(texts, s.Problems...)

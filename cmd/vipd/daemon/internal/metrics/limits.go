@@ -28,7 +28,7 @@ func (m *Metrics) collectLimits(tell emitter) {
 		markFull(full, v.State.Desired, places)
 	}
 	for name, is := range full {
-		tell.gauge("limits_full", "1 if connections to a service had no limit in the last minute, because it has too many sources.", oneIf(is), "service", string(name))
+		tell.gauge("limits_full", "1 if connections to a service had no limit in the last minute, because the service had too many sources.", oneIf(is), "service", string(name))
 	}
 }
 

@@ -67,11 +67,11 @@ func New(o Options) *Metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m.lastSuccess = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "vipd_sync_last_success_timestamp_seconds", Help: "Unix time at which a sync last ended without a failure.",
+		Name: "vipd_sync_last_success_timestamp_seconds", Help: "Unix time at which the last sync without a failure ended.",
 	})
 	m.failures = counter("vipd_sync_failures_total", "Syncs in which something failed.")
 	m.changes = counter("vipd_sync_changes_total", "Frontends changed in the dataplane.")
-	m.repairs = counter("vipd_drift_repairs_total", "Repaired objects of vipd that other programs had changed or removed.")
+	m.repairs = counter("vipd_drift_repairs_total", "Repairs of vipd's objects that other programs had changed or removed.")
 	m.storeEvents = counter("vipd_store_events_total", "States that the store has published.")
 	m.reloadFailures = counter("vipd_config_reload_failures_total", "Reloads that found errors and kept the last good state.")
 	m.registry.MustRegister(
@@ -182,7 +182,7 @@ func (m *Metrics) collect(tell emitter) {
 	v := m.Views.Look()
 	tell.gauge("build_info", "Always 1; the labels identify the build.", 1, "version", m.Views.Version, "goversion", runtime.Version())
 	tell.gauge("mode", "1 for the mode in use.", 1, "mode", string(v.Mode.Name))
-	tell.gauge("mode_fallback", "1 while a fallback serves instead of the wanted mode.", oneIf(v.Mode.Fallback))
+	tell.gauge("mode_fallback", "1 while a fallback mode serves instead of the wanted mode.", oneIf(v.Mode.Fallback))
 	tell.gauge("sync_pending_changes", "Frontends that are not applied yet, including those in backoff.", float64(v.Pending()+len(v.Sync.Failing)))
 	tell.gauge("store_connected", "1 while the store can be read.", oneIf(v.State.Snapshot.Connected))
 	tell.gauge("services", "Services.", float64(v.State.Snapshot.Services.Len()))
@@ -195,7 +195,7 @@ func (m *Metrics) collect(tell emitter) {
 	for key, n := range problems {
 		tell.gauge("problems", "Problems, by service and field.", n, "service", key.service, "field", key.field)
 	}
-	tell.counter("access_log_lost_total", "Connections that the access log lacks because its disk was too slow or failed.", m.AccessLogLost())
+	tell.counter("access_log_lost_total", "Connections missing from the access log because its disk was too slow or failed.", m.AccessLogLost())
 	retries, _ := m.Views.Counters.DialRetries()
 	tell.counter("userspace_dial_retries_total", "Failed connection attempts that were repeated at another endpoint.", retries)
 }
@@ -229,22 +229,22 @@ func emitOwner(tell emitter, s *api.OwnerStatus) {
 		tell.gauge("vip_unowned", "1 if no live host owns the VIP.", 1, "vip", a.String())
 	}
 	for _, p := range s.Peers {
-		tell.gauge("ownership_peer_up", "1 if this host receives heartbeats from the other host on the network.", oneIf(p.Up), "peer", p.Node, "network", p.Network)
+		tell.gauge("ownership_peer_up", "1 if this host receives the heartbeats of the peer on this network.", oneIf(p.Up), "peer", p.Node, "network", p.Network)
 	}
-	tell.histogram("ownership_confirmed_seconds", "Time for which the session of this host is confirmed, read every 10 ms; below the gate's time, VIPs are silent.", &s.ConfirmedFor)
+	tell.histogram("ownership_confirmed_seconds", "Time for which this host's session is still confirmed, measured every 10 ms; below the gate's time, VIPs are silent.", &s.ConfirmedFor)
 	tell.histogram("ownership_takeover_seconds", "Time from the last sign of life of a VIP's owner until this host owned the VIP.", &s.TakenAfter)
 	for _, r := range s.Rivals {
-		tell.counter("ownership_rivals_total", "Claims of other hosts to VIPs of this host, counted at most once a second.", uint64(r.Count), "vip", r.VIP.String())
+		tell.counter("ownership_rivals_total", "Claims by other hosts to this host's VIPs, counted at most once a second.", uint64(r.Count), "vip", r.VIP.String())
 	}
 	tell.counter("ownership_announcements_total", "Announcements of VIPs to neighbours, since vipd owner started.", s.Announced)
 	tell.gauge("ownership_gate_open", "1 if the gate lets frames of owned VIPs pass.", oneIf(s.Gate == "open"))
-	tell.gauge("ownership_late_seconds_max", "Longest wait of vipd owner for a processor.", s.Late)
+	tell.gauge("ownership_late_seconds_max", "Longest time that vipd owner waited for a processor.", s.Late)
 	tell.counter("ownership_foreign_heartbeats_total", "Heartbeats signed with another key.", uint64(s.Foreign))
 	for _, c := range []struct {
 		name, help string
 		of         map[string]int
 	}{
-		{"ownership_takeovers_total", "VIPs that this host took, since vipd owner started.", s.Took},
+		{"ownership_takeovers_total", "VIPs that this host acquired, since vipd owner started.", s.Took},
 		{"ownership_moves_total", "VIPs that this host gave away, since vipd owner started.", s.Gave},
 		{"ownership_gate_closed_total", "VIPs that were silenced because the gate closed; a gate without VIPs counts once.", s.GateClosed},
 	} {

@@ -190,9 +190,9 @@ func (m *Metrics) writeServices(out *bufio.Writer, all []*serviceSeries) {
 		metric
 		*serviceCount
 	}{
-		{metric{"vipd_drains_total", "Started drains of endpoints.", "counter"}, &m.drained},
+		{metric{"vipd_drains_total", "Drains of endpoints that were started.", "counter"}, &m.drained},
 		{metric{"vipd_ejections_total", "Endpoints that were ejected because connections to them failed.", "counter"}, &m.ejections},
-		{metric{"vipd_panics_total", "Started panics: so few endpoints were healthy that all were used.", "counter"}, &m.panicked},
+		{metric{"vipd_panics_total", "Times that a panic started: too few endpoints were healthy, so all were used.", "counter"}, &m.panicked},
 	} {
 		c.begin(out)
 		for _, x := range all {
@@ -254,7 +254,7 @@ func (m *Metrics) writeEndpoints(out *bufio.Writer, all []*serviceSeries) {
 			func(x *endpointSeries) (uint64, bool) { return x.Active, x.counted }},
 		{metric{"vipd_endpoint_connect_failures_total", "Failed connections to an endpoint, in userspace mode.", "counter"},
 			func(x *endpointSeries) (uint64, bool) { return x.Failures, x.counted && dials }},
-		{metric{"vipd_endpoint_connections_total", "Connections and UDP flows given to an endpoint.", "counter"},
+		{metric{"vipd_endpoint_connections_total", "Connections and UDP flows assigned to an endpoint.", "counter"},
 			func(x *endpointSeries) (uint64, bool) { return x.Connections, x.counted }},
 		{metric{"vipd_endpoint_unanswered_total", "New connections (TCP and SCTP) that an endpoint did not answer; in userspace mode, failed connections to it.", "counter"},
 			func(x *endpointSeries) (uint64, bool) { return x.unanswered, x.counted }},

@@ -59,7 +59,7 @@ func (c *Switch) retire(old *Chosen) {
 			c.o.Log.Error("closing the former mode; its leftovers are removed later", "dataplane", old.Name, "err", failed)
 		}
 		c.o.Events.Record(events.Event{
-			Kind: events.Mode, Text: fmt.Sprintf("%s mode, which served before, has ended", old.Name), Was: "draining", Lasted: time.Since(began),
+			Kind: events.Mode, Text: fmt.Sprintf("the former mode, %s, has ended", old.Name), Was: "draining", Lasted: time.Since(began),
 		})
 		close(r.done)
 		close(old.ended)

@@ -52,7 +52,7 @@ type Options struct {
 // New reads the answers of an earlier run. Lookups start after Resolved and Run are called.
 func New(o Options) *Names {
 	n := &Names{
-		o: o, file: o.StateDir.File("names.json", "addresses of endpoints with a name are lost at a restart", statedir.Large),
+		o: o, file: o.StateDir.File("names.json", "a restart will lose the addresses of endpoints with a host name", statedir.Large),
 		wake: wake.New(), free: make(chan struct{}, maxSimultaneous),
 		held: map[balancer.LookupID]bool{}, refused: map[balancer.LookupID]use{},
 		lookups: map[balancer.Lookup]*lookup{}, added: map[*lookup]bool{}, answered: map[*lookup]bool{},

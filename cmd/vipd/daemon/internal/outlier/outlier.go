@@ -239,7 +239,7 @@ func (p *Detector) keepLooking(ctx context.Context, how looking) {
 			logged = true
 			p.o.Events.Record(events.Event{
 				Kind: events.Problem, Level: slog.LevelWarn, Cause: err.Error(),
-				Text: "unanswered connections can't be detected; until a retry of vipd succeeds, only health checks find endpoints that are down",
+				Text: "unanswered connections can't be detected; until a retry succeeds, only health checks find endpoints that are down",
 			})
 		}
 		if !wake.Sleep(ctx, pause) {

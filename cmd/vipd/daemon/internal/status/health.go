@@ -95,14 +95,14 @@ func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 	case field != "":
 		return fmt.Sprintf("%s = %q is not in health.tls_dir", field, path)
 	case balancer.WantsUser(s):
-		return "programs from etcd run as " + balancer.ExecUser + " only"
+		return "programs from etcd may run only as " + balancer.ExecUser
 	case s.RunsProgram() && !v.State.Env.AllowExec && s.Origin.Key != "" && (!wanted || !subject.Fleet):
 		return "health.allow_exec is false here"
 	case !wanted && v.usedAt(s, t.Addr) == nil:
 		if t.Addr.IsLoopback() || t.Addr.IsLinkLocalUnicast() {
 			return "endpoints from etcd with a loopback or link-local address are not used here"
 		}
-		return "the service has more endpoints than a service may have, and this endpoint is not used"
+		return "the service has too many endpoints, so this endpoint is not used"
 	case !wanted && v.usedAt(s, t.Addr).IsUnchecked():
 		return `its definition has health = "none"`
 	case !wanted:

@@ -33,7 +33,7 @@ func TestUncheckedOfMany(t *testing.T) {
 	register(2501, "10.1.0.0") // one endpoint more than the limit for a service with 100 ports
 	register(1000, "169.254.0.1")
 	for address, want := range map[string]string{
-		"169.254.0.7": "with a loopback or link-local address are not used here", "10.1.9.196": "more endpoints than a service may have", "10.1.9.195": "a tcp check can't test",
+		"169.254.0.7": "with a loopback or link-local address are not used here", "10.1.9.196": "the service has too many endpoints", "10.1.9.195": "a tcp check can't test",
 	} {
 		target := balancer.Target{Service: s.Name, Addr: netip.MustParseAddr(address), Port: 80}
 		if got := v.unchecked(s, target); !strings.Contains(got, want) {

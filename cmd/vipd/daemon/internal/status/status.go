@@ -158,7 +158,7 @@ func (v *View) Unready() []string {
 	case !s.EverRead:
 		return []string{fmt.Sprintf("the store has not been readable since the start: %v", s.Snapshot.Err)}
 	case !s.NamesUntil.IsZero():
-		return []string{"DNS for the names of endpoints has not answered yet"}
+		return []string{"DNS has not answered yet for the names of endpoints"}
 	case !e.Ready && e.LastError != "":
 		return []string{"the first complete state is not applied yet: " + e.LastError}
 	case !e.Ready:

@@ -184,7 +184,7 @@ func (w *Watch) cause(service *balancer.Service, t balancer.Target, s *suspect) 
 	if from := w.o.Source(t.Addr); from.IsValid() {
 		via = from.String()
 	}
-	return fmt.Sprintf("its replies to clients such as %s probably miss this host: run `ip route replace %s via %s` on the endpoint, "+
+	return fmt.Sprintf("its replies to clients such as %s probably bypass this host: run `ip route replace %s via %s` on the endpoint, "+
 		"or set snat = \"always\" for service %s", s.client, s.client, via, t.Service)
 }
 
