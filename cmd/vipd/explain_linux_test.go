@@ -56,7 +56,7 @@ func (g *gateway) explains(open net.Conn) {
 	}
 	for at, want := range map[string]explain.Answer{
 		"10.96.0.10:81": {Verdict: explain.Refused, Summary: "no service on 10.96.0.10 uses 81/tcp; its services use 80/tcp"},
-		"10.96.0.11:80": {Verdict: explain.Elsewhere, Summary: "the nearest frontend is 10.96.0.10:80/tcp (web)"},
+		"10.96.0.11:80": {Verdict: explain.Elsewhere, Summary: "the most similar frontend is 10.96.0.10:80/tcp (web)"},
 		"10.1.0.1:80":   {Verdict: explain.Elsewhere, Summary: "this node's own address"},
 	} {
 		k, _ := balancer.ParseKey(at)

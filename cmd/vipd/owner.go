@@ -72,7 +72,7 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 	}
 	o.Log = log
 	for _, err := range owner.SetRealtime() {
-		log.Warn("vipd owner might be late on a busy host", "err", err)
+		log.Warn("vipd owner might react too late on a busy host", "err", err)
 		o.Hindered = append(o.Hindered, err.Error())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)

@@ -26,7 +26,7 @@ func (n *Inputs) choose(a *Answer, f *balancer.Frontend) {
 	switch {
 	case f.AffinityTimeout <= 0:
 	case a.Sticky.IsValid():
-		a.step("affinity", false, "%s stays on %s for %s after its last new connection: %s are left%s", who, f.AddrOf(a.Sticky, a.To), f.AffinityTimeout, left(a.Left), scope)
+		a.step("affinity", false, "%s stays on %s for %s after its last new connection; time left: %s%s", who, f.AddrOf(a.Sticky, a.To), f.AffinityTimeout, left(a.Left), scope)
 	default:
 		a.step("affinity", false, "client_ip for %s: no endpoint is remembered for %s%s", f.AffinityTimeout, who, scope)
 	}

@@ -27,7 +27,7 @@ func (n *Inputs) neighbors(a *Answer, from host.Route) {
 		case err != nil:
 			a.step("neighbor", true, "%v", err)
 		case found.Device == "":
-			a.step("neighbor", false, "%s is on this host, or behind a router", e.Address.Addr())
+			a.step("neighbor", false, "%s is on this host or behind a router", e.Address.Addr())
 		case found.Silent:
 			e.silent, e.mostly = fmt.Sprintf("does not answer %s on %s", found.Protocol(), found.Device), true
 			a.step("neighbor", true, "%s %s: packets to it are lost. If the host is up, check its address, its VLAN and the link", e.Address.Addr(), e.silent)
@@ -41,7 +41,7 @@ func (n *Inputs) neighbors(a *Answer, from host.Route) {
 		if device, sysctl := host.BridgeFilter(a.Client, from); device != "" {
 			a.step("bridge", true, "netfilter sees the frames in the bridge %s before direct routing, so nat serves clients behind it: sysctl -w %s=0", device, sysctl)
 		}
-		a.step("existing", false, "the kernel keeps no state of connections by direct routing, so open connections are not listed")
+		a.step("existing", false, "the kernel keeps no state of connections with direct routing, so open connections are not listed")
 	}
 }
 

@@ -145,7 +145,7 @@ const (
 func (n *Inputs) Explain(ctx context.Context, q Question) (Answer, error) {
 	a := &Answer{Client: q.Client, To: q.To, Mode: n.Mode, Steps: []Step{}, Endpoints: []Endpoint{}, Existing: []dataplane.Connection{}}
 	if q.Client.Is4() != q.To.Addr.Is4() {
-		return *a, fmt.Errorf("%s and %s are of different families: an IPv4 client can't connect to an IPv6 address, or the reverse", q.Client, q.To.Addr)
+		return *a, fmt.Errorf("%s and %s are of different families: an IPv4 client can't connect to an IPv6 address, or vice versa", q.Client, q.To.Addr)
 	}
 	n.address(a)
 	key, f := balancer.FrontendAt(n.Applied, q.To)
@@ -261,7 +261,7 @@ func (n *Inputs) source(a *Answer, f *balancer.Frontend, from host.Route) []data
 		a.step("source", true, "%s is not in source_ranges %v", a.Client, f.Clients)
 		a.verdict(Refused, "reset: %s may not connect to %s", a.Client, f.Service)
 	case f.AcceptProxyProtocol:
-		a.step("source", false, "a PROXY header from a source in trusted %v must name %s", f.Sources, a.Client)
+		a.step("source", false, "a source in trusted %v must send a PROXY header that contains %s", f.Sources, a.Client)
 	case len(f.Sources) == 0:
 		a.step("source", false, "any client may connect")
 	case from.Local:

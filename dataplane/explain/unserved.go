@@ -94,7 +94,7 @@ func (n *Inputs) unserved(a *Answer) {
 		a.verdict(Elsewhere, "not served by vipd: if a program listens on %s, it answers", place(a.To))
 	default:
 		a.step("frontend", true, "no service uses %s%s", a.To, n.nearest(a.To))
-		a.verdict(Elsewhere, "not served by vipd: the connection passes as it would without vipd")
+		a.verdict(Elsewhere, "not served by vipd: the kernel handles the connection as it would without vipd")
 	}
 }
 
@@ -130,7 +130,7 @@ func (n *Inputs) nearest(k balancer.Key) string {
 	if best == nil {
 		return ""
 	}
-	return fmt.Sprintf("; the nearest frontend is %s (%s)", best.Key, best.Service)
+	return fmt.Sprintf("; the most similar frontend is %s (%s)", best.Key, best.Service)
 }
 
 func distance(a, b uint16) int { return max(int(a)-int(b), int(b)-int(a)) }

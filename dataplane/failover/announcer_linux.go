@@ -206,7 +206,7 @@ func (n *Announcer) round(first, again *pace) time.Duration {
 		// After the first announcements, the last owner may still answer, so only later
 		// announcements also ask.
 		if err := n.send(next.device, next.addr, next.round > len(repeats())); err != nil {
-			n.log.Warn("announcing a VIP", "address", next.addr, "err", err)
+			n.log.Warn("a VIP can't be announced", "address", next.addr, "err", err)
 		}
 	}
 }

@@ -106,13 +106,13 @@ type listener struct {
 func (k *Kernel) listenForHosts(ctx context.Context, name string, hosts []netip.Addr) {
 	var listening sync.WaitGroup
 	listening.Go(func() {
-		k.listen(ctx, name, "listening for other hosts with VIPs", func(device int) error {
+		k.listen(ctx, name, "can't listen for other hosts with VIPs", func(device int) error {
 			return Rivals(ctx, device, k.announcer.Defend, k.o.Rival)
 		})
 	})
 	if len(hosts) > 0 {
 		listening.Go(func() {
-			k.listen(ctx, name, "asking for hosts of ownership.reach", func(device int) error {
+			k.listen(ctx, name, "can't ask for the hosts in ownership.reach", func(device int) error {
 				return Reach(ctx, device, hosts, reaching, func() { k.o.Reached(name, hosts) })
 			})
 		})

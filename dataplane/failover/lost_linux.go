@@ -20,7 +20,7 @@ import (
 func (k *Kernel) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := k.departures(ctx); err != nil && ctx.Err() == nil {
-			k.o.Log.Debug("following the host's addresses", "err", err)
+			k.o.Log.Debug("the host's addresses can't be followed", "err", err)
 		}
 		wake.Sleep(ctx, time.Second)
 	}

@@ -165,7 +165,7 @@ func (a *acceptor) write(ctx context.Context) (err error) {
 	}
 	for base := range jumps {
 		if prints[base].Rules == 0 {
-			return fmt.Errorf("chain %s of table %s lacks a jump that was just written: another program is changing it at the same time", base, filterTable)
+			return fmt.Errorf("chain %s of table %s lacks a jump that vipd has just written: another program is changing the chain", base, filterTable)
 		}
 	}
 	a.hashes, a.look = prints, xtables.Contents()

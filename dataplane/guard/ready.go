@@ -18,8 +18,7 @@ func unenforceable(f *balancer.Frontend, reason error, enforced bool) error {
 	if enforced {
 		return nil
 	}
-	return fmt.Errorf("it is not served, because its %[1]s can't be enforced here. Fix that, use mode = \"userspace\", which enforces it itself, or "+
-		"remove %[1]s: %[2]w", restrictionOf(f), reason)
+	return fmt.Errorf("it is not served, because its %[1]s can't be enforced here. Fix the cause, use mode = \"userspace\", or remove %[1]s: %[2]w", restrictionOf(f), reason)
 }
 
 // notInForce returns the error of a restricted frontend before its restrictions are in force. fault

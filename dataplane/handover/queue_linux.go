@@ -35,7 +35,7 @@ type Queue struct {
 func Pair() (in, out *Queue, err error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, nil, fmt.Errorf("making a queue for the next process: %w", err)
+		return nil, nil, fmt.Errorf("creating a queue for the next process: %w", err)
 	}
 	if unix.SetsockoptInt(ends[1], unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, queueSize) != nil { // this option needs CAP_NET_ADMIN
 		_ = unix.SetsockoptInt(ends[1], unix.SOL_SOCKET, unix.SO_SNDBUF, queueSize) // the kernel limits the size for an unprivileged user
@@ -117,7 +117,7 @@ func (q *Queue) Receive() (Item, error) {
 		item.Files, err = append(item.Files, files...), errors.Join(err, err2)
 	}
 	if err == nil && flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0 {
-		err = errors.New("a part of it is lost: this process might have too few file descriptors (raise LimitNOFILE)")
+		err = errors.New("part of it is lost: this process might have too few file descriptors (raise LimitNOFILE)")
 	}
 	if err != nil {
 		item.Close()

@@ -568,8 +568,8 @@ func TestCleanupSaysWhatItLeaves(t *testing.T) {
 		bridge                       bool
 	}{
 		{"no other", "1", "0", "set sysctl net.ipv4.ip_forward back from 1 to 0", false},
-		{"containers", "1", "1", "leave sysctl net.ipv4.ip_forward at 1, which was 0 before vipd: bridge docker7 might need it", true},
-		{"set since", "2", "2", "leave sysctl net.ipv4.ip_forward at 2, which was 0 before vipd: another program has set it since", false},
+		{"containers", "1", "1", "leave sysctl net.ipv4.ip_forward at 1 (0 before vipd started): bridge docker7 might need it", true},
+		{"set since", "2", "2", "leave sysctl net.ipv4.ip_forward at 2 (0 before vipd started): another program has set it since", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l.Host().Sysctl("net.ipv4.ip_forward", "0")

@@ -115,7 +115,7 @@ func (c *cleanup) sysctls() {
 			c.done = append(c.done, fmt.Sprintf("set sysctl %s back from %s to %s", name, r.Set, r.Old))
 			continue
 		}
-		c.done = append(c.done, fmt.Sprintf("leave sysctl %s at %s, which was %s before vipd: %s", name, now, r.Old, reason))
+		c.done = append(c.done, fmt.Sprintf("leave sysctl %s at %s (%s before vipd started): %s", name, now, r.Old, reason))
 		if !c.dry {
 			h.ledger.dropSysctl(name)
 		}

@@ -80,7 +80,7 @@ func (r *address) decide(at place, s *site) (Held, step) {
 	case !s.bind:
 		return otherwise(nowhere, "bind = false, and it has not been added to this host", wait)
 	case slices.Contains(s.gateways, a):
-		return otherwise(nowhere, "it is a gateway of this node, which would reach itself instead: choose another address", wait)
+		return otherwise(nowhere, "it is the address of a gateway, which this node could then not reach: choose another address", wait)
 	case s.broadcasts[a].IsValid():
 		return otherwise(nowhere, fmt.Sprintf("it is the broadcast address of %s, a network of this node: choose another address", s.broadcasts[a]), wait)
 	}

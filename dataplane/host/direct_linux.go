@@ -192,7 +192,7 @@ func (rs *realServer) directIntact() string {
 		case now != rs.obstacles[a]:
 			return fmt.Sprintf("address %s is now also on a device other than lo", a)
 		case rs.shown.At(a).held.Where != "" && rs.obstacles[a] == "" && !rs.view.has(a, lo):
-			return fmt.Sprintf("address %s is gone from lo", a)
+			return fmt.Sprintf("address %s is missing from lo", a)
 		}
 	}
 	return ""

@@ -253,7 +253,7 @@ func TestDirectHost(t *testing.T) {
 	}
 
 	l.Host().DelAddr("lo", "10.96.0.10/32")
-	repaired(h, "address 10.96.0.10 is gone from lo")
+	repaired(h, "address 10.96.0.10 is missing from lo")
 	checkDevice(t, "lo", held...)
 	l.Host().AddAddr("client", "10.96.0.10/32")
 	repaired(h, "address 10.96.0.10 is now also on a device other than lo")

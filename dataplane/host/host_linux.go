@@ -56,7 +56,7 @@ func New(o Options) (*Host, error) {
 	h := assemble(st)
 	var system unix.Utsname
 	if err := unix.Uname(&system); err != nil {
-		return nil, errors.Join(fmt.Errorf("asking for the kernel's version: %w", err), st.closeSockets())
+		return nil, errors.Join(fmt.Errorf("reading the kernel's version: %w", err), st.closeSockets())
 	}
 	h.release = unix.ByteSliceToString(system.Release[:])
 	for a := range h.ledger.Addresses {

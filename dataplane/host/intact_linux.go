@@ -101,7 +101,7 @@ func (h *Host) describeChange(a netip.Addr, was Held) string {
 	case was.Where == nowhere:
 		return fmt.Sprintf("address %s can be added now", a)
 	case len(h.view.addrs[a]) == 0:
-		return fmt.Sprintf("address %s is gone from %s", a, was.Where)
+		return fmt.Sprintf("address %s is missing from %s", a, was.Where)
 	}
 	return fmt.Sprintf("address %s is now also on a device other than %s", a, was.Where)
 }

@@ -42,7 +42,7 @@ func TestRouteRemoved(t *testing.T) {
 		ip(t, "route del local "+vip+" dev lo table 99 proto 119")
 		checkIntact(t, h)
 		ip(t, "route del local "+vip+" dev lo table local proto 118")
-		if reason, err := h.Intact(t.Context()); err != nil || reason != "the route to "+vip+" is gone from lo" {
+		if reason, err := h.Intact(t.Context()); err != nil || reason != "the route to "+vip+" is missing from lo" {
 			t.Fatalf("Intact = %q, %v; want a reason that names the removed route", reason, err)
 		}
 		h.Resync(true) // the engine calls Resync after Intact has returned a reason
@@ -68,7 +68,7 @@ func TestRouteRemovedWithoutEvent(t *testing.T) {
 		ip(t, fmt.Sprintf("addr add 10.99.0.%d/32 dev client", i+1))
 	}
 	ip(t, "route del local 10.96.0.10 dev lo table local proto 118")
-	if reason, err := h.Intact(t.Context()); err != nil || reason != "the route to 10.96.0.10 is gone from lo" {
+	if reason, err := h.Intact(t.Context()); err != nil || reason != "the route to 10.96.0.10 is missing from lo" {
 		t.Errorf("Intact = %q, %v; want a reason that names the removed route", reason, err)
 	}
 }

@@ -204,7 +204,7 @@ func (ob *observer) makeDevice() {
 			ob.withoutDevice(err)
 			return
 		}
-		ob.log.Debug("made a device", "device", d.name)
+		ob.log.Debug("created a device", "device", d.name)
 	}
 	*d = ob.upDevice(d.name)
 }
@@ -221,7 +221,7 @@ func (ob *observer) withoutDevice(err error) {
 	case errors.Is(err, fs.ErrPermission):
 		ob.device = holder{err: errors.New(needPrivilege)}
 	default:
-		ob.device = holder{passes: true, err: fmt.Errorf("making device %s: %w", name, err)}
+		ob.device = holder{passes: true, err: fmt.Errorf("creating device %s: %w", name, err)}
 	}
 }
 

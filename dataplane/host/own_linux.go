@@ -85,7 +85,7 @@ func (k *handles) Sources(to []netip.Addr) []netip.Addr {
 func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, eventBuffer, eventGroups()...)
 	if err != nil {
-		h.log.Info("polling the host's addresses", "every", pollInterval, "err", err)
+		h.log.Info("the host's addresses are polled, because the kernel refused to report changes", "every", pollInterval, "err", err)
 		return poll(ctx, pollInterval, func() ([]netip.Addr, error) { own, _, err := h.LocalAddresses(nil); return own, err }, changed)
 	}
 	defer func() { _ = s.Close() }() // the socket was only read

@@ -106,7 +106,7 @@ func (rs *routes) routesIntact() string {
 	}
 	for a, r := range rs.all {
 		if r.source.IsValid() && !there[a] {
-			return fmt.Sprintf("the route to %s is gone from %s", a, rs.device.name)
+			return fmt.Sprintf("the route to %s is missing from %s", a, rs.device.name)
 		}
 	}
 	return ""
@@ -119,7 +119,7 @@ func (rs *routes) sourceChanged() string {
 	}
 	for i, s := range rs.source {
 		if s.IsValid() && len(rs.view.addrs[s]) == 0 {
-			return fmt.Sprintf("the node's address %s is gone", s)
+			return fmt.Sprintf("the node no longer has the address %s", s)
 		}
 		if s.IsValid() || !rs.renumbered[i] || !rs.holds(i) {
 			continue

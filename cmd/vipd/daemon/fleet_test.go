@@ -144,7 +144,7 @@ func TestFleetAway(t *testing.T) {
 	m.apply("web", "127.41.0.5", "127.41.1.2:9002")
 	m.answers("127.41.0.5", "two")
 	wait.For(t, 10*time.Second, "etcd to be back", func() bool { return m.status().Store.Connected })
-	m.wantStoreEvents("etcd has been unreachable since the start; serving the last good state", "etcd is reachable again")
+	m.wantStoreEvents("etcd has been unreachable since vipd started; serving the last good state", "etcd is reachable again")
 }
 
 // waitForNoProblems waits until no problem is left. On a busy machine etcd may have answered late.
@@ -166,7 +166,7 @@ func (m *fleetNode) wantStoreEvents(want ...string) {
 		switch again := e.Text == "etcd is reachable again" && last >= 0; {
 		case again && got[last] == "etcd is unreachable; serving its last state":
 			got = got[:last]
-		case again && want[0] == "etcd is reachable" && strings.HasPrefix(got[last], "etcd has been unreachable since the start, "):
+		case again && want[0] == "etcd is reachable" && strings.HasPrefix(got[last], "etcd has been unreachable since vipd started, "):
 			got[last] = want[0]
 		default:
 			got = append(got, e.Text)
@@ -197,7 +197,7 @@ func TestFleetNeverRead(t *testing.T) {
 	if s := m.status(); s.Ready || !strings.Contains(s.Store.Error, "no state was ever read") {
 		t.Errorf("ready = %v, %q; want false and a text that no state was ever read", s.Ready, s.Store.Error)
 	}
-	m.wantStoreEvents("etcd has been unreachable since the start, and there is no last good state")
+	m.wantStoreEvents("etcd has been unreachable since vipd started, and there is no last good state")
 }
 
 // TestFleetSeesNodes starts a node. The node must publish its status, and follow its configuration

@@ -138,7 +138,7 @@ func TestManyStillDown(t *testing.T) {
 	n.stop()
 	n.start()
 	story := n.eventsOf(events.Health)
-	want := "21 endpoints are still down, as before the start; vipctl get endpoints --down lists them\nweb has no endpoint left at port 8080/tcp: all endpoints fail their checks: clients are refused"
+	want := "21 endpoints are still down, as they were before vipd started; vipctl get endpoints --down lists them\nweb has no endpoint left at port 8080/tcp: all endpoints fail their checks: clients are refused"
 	if story != want {
 		t.Errorf("journal =\n%s\nwant\n%s", story, want)
 	}

@@ -54,7 +54,7 @@ func TestUnplacedVIP(t *testing.T) {
 	if why := d.lacks([]netip.Addr{vip}); why != "" {
 		t.Errorf("lacks() = %q for a VIP on lan, want \"\"", why)
 	}
-	const want = "10.9.7.1: it is not in the network of any interface: give an interface an address of its network"
+	const want = "10.9.7.1: it is not in the network of any interface: add an address from the same network to an interface"
 	if why := d.lacks([]netip.Addr{vip, netip.MustParseAddr("10.9.7.1")}); why != want {
 		t.Errorf("lacks() = %q, want %q", why, want)
 	}

@@ -108,11 +108,11 @@ func (c *core) run(ctx context.Context, started chan<- struct{}) {
 	parts.Wait()
 	c.probes.Wait()
 	if err := c.worker.kernel.Close(); err != nil {
-		c.failed("closing the gate at the end", err)
+		c.failed("the gate can't be closed at shutdown", err)
 		return
 	}
 	if err := c.worker.kernel.End(); err != nil {
-		c.failed("leaving the gate", err)
+		c.failed("sockets of the gate can't be closed", err)
 	}
 }
 

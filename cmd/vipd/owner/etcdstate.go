@@ -48,7 +48,7 @@ func (s *etcdState) wrote(outcome failover.Outcome, err error) {
 			s.log.Error("etcd accepts no writes: VIPs stay where they are", "err", err)
 		}
 	default:
-		s.log.Debug("writing to etcd", "err", err)
+		s.log.Debug("can't write to etcd", "err", err)
 	}
 }
 

@@ -198,7 +198,7 @@ func (f *follower) apply(ctx context.Context, report *api.OwnerReport) error {
 	}
 	switch {
 	case err != nil && running: // the core continues to serve its current VIPs
-		f.core.Load().failed("following the host's devices", err)
+		f.core.Load().failed("changes to the host's devices can't be handled", err)
 		return nil
 	case err != nil:
 		return err

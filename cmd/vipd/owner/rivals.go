@@ -123,9 +123,9 @@ func (r *rivals) text(one *api.OwnerRival) string {
 // advice returns the remedy for the problem of a rival.
 func (r *rivals) advice() string {
 	if r.byVRRP {
-		return "clients reach either host; let the hosts receive each other's adverts (IP protocol 112, router_id, peers), or remove the address from it"
+		return "clients might reach either host; let the hosts receive each other's adverts (IP protocol 112, router_id, peers), or remove the address from one of them"
 	}
-	return "clients reach either host; remove the address from it"
+	return "clients might reach either host; remove the address from the other host"
 }
 
 // list returns the rivals, sorted by VIP, and problems for the recent rivals.
@@ -147,7 +147,7 @@ func (c *core) probe(ctx context.Context, p local.Probe) {
 	vips := p.Addrs
 	found, err := c.worker.kernel.Probe(ctx, vips, p.Within)
 	if err != nil {
-		c.failed("checking whether other hosts have VIPs", err)
+		c.failed("can't check whether other hosts have VIPs", err)
 		wake.Sleep(ctx, time.Second)
 		vips = nil // the VIPs will be probed again
 	}

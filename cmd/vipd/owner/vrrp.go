@@ -212,7 +212,7 @@ func (d *byVRRP) lacks(vips []netip.Addr) string {
 	for _, a := range vips {
 		unplaced := ""
 		if d.layout.Devices[a] == "" && !slices.Contains(d.layout.Own, a) {
-			unplaced = "it is not in the network of any interface: give an interface an address of its network"
+			unplaced = "it is not in the network of any interface: add an address from the same network to an interface"
 		}
 		switch why := cmp.Or(d.layout.Away[a], d.cannot[a], unplaced); {
 		case why != "" && len(vips) > 1:
@@ -235,7 +235,7 @@ func (d *byVRRP) group(c *config.VRRPGroup) (g vrrp.Group, why string) {
 	case own >= 0:
 		return g, fmt.Sprintf("%s is this host's own address: remove it from the interface", c.VIPs[own])
 	case on < 0 && c.Interface == "":
-		return g, fmt.Sprintf("%s is not in the network of any interface: give an interface an address of its network", c.VIPs[0])
+		return g, fmt.Sprintf("%s is not in the network of any interface: add an address from the same network to an interface", c.VIPs[0])
 	case on < 0:
 		return g, "interface " + name + " is missing"
 	}

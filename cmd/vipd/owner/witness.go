@@ -83,7 +83,7 @@ func (w *witness) silent(groups []string) (all []string) {
 // problems describes the groups whose hosts are withdrawn.
 func (w *witness) problems() (all []string) {
 	for _, name := range w.withdrawn {
-		all = append(all, fmt.Sprintf("%s has no host for ownership.reach: the route by %s is withdrawn; add a default route, or set ownership.reach",
+		all = append(all, fmt.Sprintf("%s has no host for ownership.reach: the route via %s is withdrawn; add a default route, or set ownership.reach",
 			name, w.hosts[name][0]))
 	}
 	return all

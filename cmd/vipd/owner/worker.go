@@ -70,7 +70,7 @@ func (w *worker) check() {
 	}
 	why, err := w.kernel.Intact()
 	if err != nil {
-		w.failed("reading the gate", err)
+		w.failed("the gate can't be read", err)
 	}
 	if why != "" && w.gate.opened.CompareAndSwap(true, false) {
 		w.failed("another program has changed the gate", errors.New(why))
@@ -88,7 +88,7 @@ func (w *worker) act(a any) {
 	case cover:
 		if err := w.kernel.Cover(a.places); err != nil {
 			// VIPs that the gate does not cover must not be bound while the gate is open.
-			w.failed("changing the VIPs of the gate", err)
+			w.failed("the gate's VIPs can't be changed", err)
 			w.close()
 			w.lapse(local.Changed)
 		}
@@ -109,7 +109,7 @@ func (w *worker) close() {
 	w.gate.opened.Store(false)
 	w.absent.unbound(w.absent.again())
 	for err := w.kernel.Close(); err != nil; err = w.kernel.Close() {
-		w.failed("closing the gate", err)
+		w.failed("the gate can't be closed", err)
 		select {
 		case <-w.done:
 			return

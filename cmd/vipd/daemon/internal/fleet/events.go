@@ -44,9 +44,9 @@ func (f *Member) Began(s *model.State, now time.Time) {
 	if !away {
 		return
 	}
-	e := events.Event{Kind: events.Store, Level: slog.LevelWarn, Text: "etcd has been unreachable since the start; serving the last good state"}
+	e := events.Event{Kind: events.Store, Level: slog.LevelWarn, Text: "etcd has been unreachable since vipd started; serving the last good state"}
 	if !s.Snapshot.Kept {
-		e.Text = "etcd has been unreachable since the start, and there is no last good state"
+		e.Text = "etcd has been unreachable since vipd started, and there is no last good state"
 	}
 	if s.Snapshot.Err != nil {
 		e.Cause = s.Snapshot.Err.Error()

@@ -58,7 +58,7 @@ func (c *Switch) removeOther(ctx context.Context, m modes.Mode) (ok bool) {
 	}
 	found, lookErr := m.Cleanup(ctx, c.o.Config, true)
 	if lookErr != nil { // without privileges, leftovers can neither be seen nor created
-		c.o.Log.Debug("searching for objects of another mode", "dataplane", m.Name, "err", lookErr)
+		c.o.Log.Debug("can't search for objects of another mode", "dataplane", m.Name, "err", lookErr)
 	}
 	if len(found) == 0 {
 		return lookErr == nil

@@ -152,11 +152,11 @@ func (v *View) Unready() []string {
 	s, e := v.State, v.Sync
 	switch {
 	case !s.Complete && s.Snapshot.Err != nil:
-		return []string{fmt.Sprintf("the store has not been readable since the start, so no services from it are served yet: %v", s.Snapshot.Err)}
+		return []string{fmt.Sprintf("the store has not been readable since vipd started, so no services from it are served yet: %v", s.Snapshot.Err)}
 	case !s.Complete:
 		return []string{"the store has not answered yet"}
 	case !s.EverRead:
-		return []string{fmt.Sprintf("the store has not been readable since the start: %v", s.Snapshot.Err)}
+		return []string{fmt.Sprintf("the store has not been readable since vipd started: %v", s.Snapshot.Err)}
 	case !s.NamesUntil.IsZero():
 		return []string{"DNS has not answered yet for the names of endpoints"}
 	case !e.Ready && e.LastError != "":

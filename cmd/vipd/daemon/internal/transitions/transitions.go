@@ -212,7 +212,7 @@ func (r *Tracker) recordStillDown(s *model.State, now time.Time) {
 	if n := len(down); n > maxStillDown {
 		down = []events.Event{{
 			At: now, Kind: events.Health, Level: slog.LevelWarn,
-			Text: fmt.Sprintf("%d endpoints are still down, as before the start; vipctl get endpoints --down lists them", n),
+			Text: fmt.Sprintf("%d endpoints are still down, as they were before vipd started; vipctl get endpoints --down lists them", n),
 		}}
 	}
 	for _, e := range down {

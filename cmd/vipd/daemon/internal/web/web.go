@@ -102,7 +102,7 @@ func (srv server) unhealthy() []string {
 		reasons = append(reasons, fmt.Sprintf("the engine has made no progress for %s", stuck.Round(time.Second)))
 	}
 	if stuck := srv.Views.Model.Waiting(); stuck > patience {
-		reasons = append(reasons, fmt.Sprintf("a change has not been compiled for %s", stuck.Round(time.Second)))
+		reasons = append(reasons, fmt.Sprintf("a change has waited %s to be compiled", stuck.Round(time.Second)))
 	}
 	if since := srv.Views.Engine.Behind(); !since.IsZero() && time.Since(since) > patience+srv.Views.Config.Sync.MinInterval {
 		reasons = append(reasons, overdue(time.Since(since), srv.Views.Engine.Status().LastError))
@@ -112,7 +112,7 @@ func (srv server) unhealthy() []string {
 
 // overdue describes for how long changes have not been applied, and the last error.
 func overdue(behind time.Duration, last string) string {
-	text := fmt.Sprintf("changes have not been applied for %s", behind.Round(time.Second))
+	text := fmt.Sprintf("changes have waited %s to be applied", behind.Round(time.Second))
 	if last != "" {
 		text += ": " + last
 	}
