@@ -294,7 +294,7 @@ func killConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 // sureToKill shows the number of connections, and asks for confirmation.
 func sureToKill(c *cli.Call, q dataplane.ConnectionQuery) (bool, error) {
 	if !c.ErrTerminal {
-		return false, cli.WrongUse("--kill asks before it ends connections, and there is no terminal: add --yes")
+		return false, cli.WrongUse("--kill asks for confirmation, but there is no terminal: add --yes to end the connections without it")
 	}
 	client, err := c.Client()
 	if err != nil {

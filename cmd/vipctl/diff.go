@@ -304,7 +304,7 @@ func unread(c *cli.Call) error {
 	if err != nil || s.Store.EverRead || s.Store.Error == "" {
 		return err
 	}
-	return fmt.Errorf("the wanted state is not known, because the store could not be read since vipd started: %s", s.Store.Error)
+	return fmt.Errorf("the wanted state is not known, because the store has not been readable since vipd started: %s", s.Store.Error)
 }
 
 func differencesText(p *cli.Printer, differences []serviceDiff) string {

@@ -35,7 +35,7 @@ func getVerb() *cli.Verb {
 		Example: "vipctl get endpoints web -o wide",
 		Flags: []cli.Flag{
 			watchFlag(),
-			&cli.BoolFlag{Name: "down", Usage: "with endpoints: list only endpoints without new connections, except idle backups"},
+			&cli.BoolFlag{Name: "down", Usage: "with endpoints: list only endpoints that get no new connections, except idle backups"},
 		},
 		Formats: []string{cli.FormTable, cli.FormWide, cli.FormJSON, cli.FormTOML, cli.FormName}, Fleet: true,
 		MinArgs: 1, MaxArgs: 2,

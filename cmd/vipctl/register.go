@@ -48,7 +48,7 @@ func registerVerb() *cli.Verb {
 			zoneFlag("set the endpoint's zone to `ZONE`"),
 			&cli.BoolFlag{Name: "backup", Usage: "use the endpoint only while no other endpoint is up"},
 			&cli.IntFlag{Name: "max-connections", Usage: "limit each vipd's connections to the endpoint to this `NUMBER`; 0: no limit"},
-			&cli.DurationFlag{Name: "timeout", Usage: "limit the drain to this `TIME`; default: drain_timeout of the service"},
+			&cli.DurationFlag{Name: "timeout", Usage: "limit the drain to this `TIME`; default: the service's drain_timeout"},
 			&cli.DurationFlag{Name: "kill-after", Value: defaultKillAfter, Usage: "kill COMMAND if it is still running this `TIME` after SIGTERM"},
 		},
 		Fleet: true, MaxArgs: cli.WithCommand,

@@ -88,7 +88,7 @@ func (s *supervised) supervise() {
 			defer timer.Stop()
 			kill = timer.C
 		case <-kill:
-			s.Note("the command has not ended in %s: killing it", s.Flags.Duration("kill-after"))
+			s.Note("the command has not ended within %s: killing it", s.Flags.Duration("kill-after"))
 			killGroup(s.process)
 		}
 	}

@@ -333,7 +333,7 @@ func TestRegisterKillsTheCommand(t *testing.T) {
 	child := strings.TrimSpace(p.out.String())
 	p.waitForStderr("is registered")
 	p.interrupt()
-	p.waitForStderr("the command has not ended in 1s: killing it")
+	p.waitForStderr("the command has not ended within 1s: killing it")
 	p.waitForExit(128 + 9)
 	wait.For(t, within, "the child to end", func() bool {
 		state, err := os.ReadFile("/proc/" + child + "/stat")

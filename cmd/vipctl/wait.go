@@ -264,7 +264,7 @@ func (v *revisionWait) reason(n *fleet.Node) laggard {
 	case l.Connections > 0:
 		l.Why = "has " + wording.Count(l.Connections, "connection")
 	case v.drains != nil && mayOmitConnections(n.Status):
-		l.Why = fmt.Sprintf("has %d more draining endpoints than it reports", n.Status.DrainsOmitted)
+		l.Why = fmt.Sprintf("has %d draining endpoints that its status omits", n.Status.DrainsOmitted)
 	}
 	return l
 }

@@ -93,7 +93,7 @@ func TestRevisionWait(t *testing.T) {
 // as an omitted drain may have connections.
 func TestWaitOmittedDrains(t *testing.T) {
 	v := &revisionWait{revision: 5, drains: func(d schema.NodeDrain) bool { return d.Service == "web" }}
-	waits, done := "a has 7 more draining endpoints than it reports | done  | gone ", " | done a | gone "
+	waits, done := "a has 7 draining endpoints that its status omits | done  | gone ", " | done a | gone "
 	for name, c := range map[string]struct {
 		drains []schema.NodeDrain
 		want   string

@@ -232,7 +232,7 @@ func (a *acceptor) intact(ctx context.Context) (string, error) {
 	case err != nil:
 		return "", err
 	case filtered && a.hashes == nil:
-		return "iptables has filters now", nil
+		return "iptables now has filter rules", nil
 	case !filtered: // the filters were removed together with our rules
 		a.hashes = nil
 		return "", nil

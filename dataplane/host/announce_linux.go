@@ -65,7 +65,7 @@ func (h *Host) unfinished() []balancer.Problem {
 	var out []balancer.Problem
 	if some := h.leftover(func(r *address) bool { return r.unrouted != "" }); len(some) > 0 && some[0].unrouted != notYet {
 		out = append(out, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
-			"VIPs lack their routes (%d, such as %s): connections from this host to them fail, or use the VIP as their source: %s", len(some), some[0].addr, some[0].unrouted)})
+			"VIPs lack their routes (%d, such as %s): connections from this host to them fail, or use the VIP as their source address: %s", len(some), some[0].addr, some[0].unrouted)})
 	}
 	if h.failure == "" {
 		return out

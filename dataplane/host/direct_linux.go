@@ -44,7 +44,7 @@ func (rs *realServer) holdDirect() (done []string, err error) {
 		rs.obstacles[a] = rs.obstacle(a)
 		switch {
 		case rs.obstacles[a] != "":
-			rs.refuse(a, fmt.Sprintf("%s, so this host is itself a gateway of the VIP", rs.obstacles[a]))
+			rs.refuse(a, fmt.Sprintf("%s, so this host is itself a gateway for the VIP", rs.obstacles[a]))
 			continue
 		case slices.Contains(gateways, a):
 			rs.refuse(a, "it is a gateway of this node: choose another address")

@@ -201,7 +201,7 @@ func TestDirectRefused(t *testing.T) {
 	primeTools(t)
 	before := dumpHost(t)
 	for vip, reason := range map[string]string{
-		"10.96.0.11": "client has the address, so this host is itself a gateway of the VIP",
+		"10.96.0.11": "client has the address, so this host is itself a gateway for the VIP",
 		"10.1.0.2":   "it is a gateway of this node",
 		"10.96.0.10": "this host would answer ARP requests for it: sysctl -w net.ipv4.conf.all.arp_ignore=1",
 	} {
@@ -268,7 +268,7 @@ func TestDirectHost(t *testing.T) {
 	served := desired(frontend("10.96.0.10:80"))
 	served.Direct = d.Direct
 	round(h, served)
-	if p := h.Problems(); len(p) == 0 || !strings.Contains(p[0].Text, "so this host is itself a gateway of the VIP") {
+	if p := h.Problems(); len(p) == 0 || !strings.Contains(p[0].Text, "so this host is itself a gateway for the VIP") {
 		t.Errorf("problems = %v, want one about the served VIP", p)
 	}
 	checkAttempt(t, client, "10.96.0.10:22", refused)

@@ -44,7 +44,7 @@ func (tn *tuning) forwarding() (err error) {
 		wanted = append(wanted, minimum{name: forward4, value: 1, loss: "this host does not forward IPv4 packets, so services can't reach endpoints on other hosts"})
 	}
 	if _, readErr := tn.sys.Read(liberal); (four || six) && !errors.Is(readErr, os.ErrNotExist) { // the sysctl exists only after the module was loaded
-		wanted = append(wanted, minimum{name: liberal, value: 1, loss: "a TCP segment outside the window that conntrack expects is not translated, and is answered by a reset that ends its connection"})
+		wanted = append(wanted, minimum{name: liberal, value: 1, loss: "a TCP segment outside the window that conntrack expects is not translated, and the reset that answers it ends the connection"})
 	}
 	tn.forwardingProblems, err = raise(tn.sys, tn.ledger, tn.unmanaged(), wanted, tn.noteRepair)
 	if six && mode.Forward && !tn.forwards6() {

@@ -56,7 +56,7 @@ func (k *handles) neededByOthers(name, value string) string {
 	}
 	links, err := retryInterrupted(k.nl.LinkList)
 	if err != nil {
-		return fmt.Sprintf("whether others need it is unknown: listing links: %v", err)
+		return fmt.Sprintf("it is unknown whether other programs need it: listing links: %v", err)
 	}
 	for _, l := range links {
 		if slices.Contains([]string{"bridge", "tuntap", "wireguard", "vxlan"}, l.Type()) && l.Attrs().Flags&net.FlagUp != 0 {

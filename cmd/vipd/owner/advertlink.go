@@ -53,9 +53,9 @@ func (l *advertLink) source(c *config.VRRPGroup) (source netip.Addr, why string)
 	case c.Source.IsValid():
 		return c.Source, ""
 	case usual < 0 && v4:
-		return source, fmt.Sprintf("interface %s has no IPv4 address to send adverts from: add one", l.name)
+		return source, fmt.Sprintf("interface %s needs an IPv4 address to send adverts from", l.name)
 	case usual < 0:
-		return source, fmt.Sprintf("interface %s has no link-local IPv6 address to send adverts from: add one", l.name)
+		return source, fmt.Sprintf("interface %s needs a link-local IPv6 address to send adverts from", l.name)
 	}
 	return l.sources[usual], ""
 }

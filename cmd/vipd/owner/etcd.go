@@ -183,7 +183,7 @@ func (d *byEtcd) describe(s *api.OwnerStatus) {
 		}
 		s.Unowned, s.Waiting = n.Free, n.Waiting
 		for _, a := range slices.SortedFunc(maps.Keys(n.Strangers), netip.Addr.Compare) {
-			s.Problems = append(s.Problems, fmt.Sprintf("%s is not owned here: a host outside the fleet has it, %s", a, n.Strangers[a]))
+			s.Problems = append(s.Problems, fmt.Sprintf("%s is not owned here, because a host outside the fleet has it: %s", a, n.Strangers[a]))
 		}
 		s.Gate = n.Gate
 		s.Left = n.Left.Seconds()

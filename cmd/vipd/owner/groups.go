@@ -47,7 +47,7 @@ func (x *reportedGroups) follow(report *api.OwnerReport, find func(*api.OwnerRep
 	slices.SortFunc(all, func(a, b config.VRRPGroup) int { return cmp.Compare(a.Name, b.Name) })
 	x.last = all
 	for _, p := range problems {
-		texts = append(texts, fmt.Sprintf("%s: %s; fix it. If [ownership] has changed: systemctl restart vipd-owner", p.Field, p.Text))
+		texts = append(texts, fmt.Sprintf("%s: %s; fix the cause. If [ownership] has changed: systemctl restart vipd-owner", p.Field, p.Text))
 	}
 	return all, texts
 }

@@ -178,7 +178,7 @@ func (w *Watch) cause(service *balancer.Service, t balancer.Target, s *suspect) 
 	case w.o.Health(t) == balancer.HealthDown:
 		return fmt.Sprintf("its health check also fails: `vipctl check-now %s %s`", t.Service, netip.AddrPortFrom(t.Addr, t.Port))
 	case service.SNAT == balancer.AlwaysSNAT:
-		return "it, or a firewall on the path, drops this host's packets: " + listening
+		return "the endpoint or a firewall on the path drops this host's packets: " + listening
 	}
 	via := "THIS-HOST"
 	if from := w.o.Source(t.Addr); from.IsValid() {
