@@ -72,7 +72,7 @@ func TestOneOwner(t *testing.T) {
 	// a VIP must be reported.
 	wait.For(t, wait.Patience, taken.String()+" to remain at the client", func() bool {
 		g := f.waitForOwner()
-		return slices.Contains(g.answer().Unowned, taken) && g.problem(taken.String()+" is not owned here: a host outside the fleet has it")
+		return slices.Contains(g.answer().Unowned, taken) && g.problem(taken.String()+" is not owned here, because a host outside the fleet has it")
 	})
 	if f.has(taken) {
 		t.Errorf("a host has the address %s, want no such host", taken)
@@ -318,7 +318,7 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 		})
 	}
 	wait.For(t, wait.Patience, "the problems of the second fleet's host", func() bool {
-		return other.problem(vip.String()+" is not owned here: a host outside the fleet has it") && other.problem(vip6.String()+" is not owned here")
+		return other.problem(vip.String()+" is not owned here, because a host outside the fleet has it") && other.problem(vip6.String()+" is not owned here")
 	})
 	wait.For(t, wait.Patience, "the problem of the missing right", func() bool {
 		return without.problem("this host can't own VIPs, because it has no session in etcd") && without.problem("/vipd/ownership/")
