@@ -92,7 +92,7 @@ func (d *localDefinitions) checkListeners(frontends []*balancer.Frontend, local 
 			claim.Addr = netip.Addr{}
 		}
 		field := s.Claims()[claim]
-		d.warn(s.Origin.At(field), s.Name, field, f.Key.String()+" is at this host's own address, and a program of this host listens there: "+
+		d.warn(s.Origin.At(field), s.Name, field, f.Key.String()+" is at this host's own address, and a program on this host listens there: "+
 			"clients would reach the service instead of the program. Choose another port or address")
 	}
 }

@@ -145,7 +145,7 @@ func abortFile(c *cli.Call, client *api.Client) error {
 func pendingText(c *cli.Call, all []api.Pending) string {
 	var b strings.Builder
 	for _, p := range all {
-		fmt.Fprintf(&b, "; the change to %s reverts %s unless \"vipctl confirm\" keeps it", p.Place, ahead(c.Printer, p.Until))
+		fmt.Fprintf(&b, "; the change to %s will be reverted %s unless \"vipctl confirm\" keeps it", p.Place, ahead(c.Printer, p.Until))
 	}
 	return b.String()
 }
@@ -161,7 +161,7 @@ func (out *sheet) pending(all []api.Pending) {
 		if len(p.On) > 0 {
 			by += " on " + strings.Join(p.On, ", ")
 		}
-		out.painted(label, fmt.Sprintf("%s was changed %s%s; it reverts at %s unless \"vipctl confirm\" keeps it",
+		out.painted(label, fmt.Sprintf("%s was changed %s%s; it will be reverted at %s unless \"vipctl confirm\" keeps it",
 			p.Place, ago(out.Printer, p.Since), by, p.Until.Local().Format(time.DateTime)), table.Notice)
 		label = ""
 	}

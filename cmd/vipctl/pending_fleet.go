@@ -80,7 +80,7 @@ func (e *edit) try(g *given) error {
 		if len(p.On) > 0 {
 			where = "on " + wording.List(p.On, "and")
 		}
-		return fmt.Sprintf("%s pending %s: %s; reverts %s unless \"vipctl confirm\" keeps it\n",
+		return fmt.Sprintf("%s pending %s: %s; will be reverted %s unless \"vipctl confirm\" keeps it\n",
 			wording.Count(len(names), "service"), where, nameList(names), ahead(e.Printer, p.Until))
 	})
 }

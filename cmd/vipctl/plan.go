@@ -30,7 +30,7 @@ func planVerb() *cli.Verb {
 		Values:  modeValues(),
 		Flags: []cli.Flag{
 			modeFlag("plan for this `MODE`; default: FILE's mode; auto means the mode of the running vipd, or the mode that it would probably use here"),
-			&cli.StringFlag{Name: "node", Usage: "plan for this `NODE`, whose zone decides with locality; default: the node in FILE, or this host"},
+			&cli.StringFlag{Name: "node", Usage: "plan for this `NODE`, whose zone matters for locality; default: the node in FILE, or this host"},
 		},
 		MinArgs: 1, MaxArgs: 1,
 		Run: runPlan,

@@ -47,7 +47,7 @@ func registerVerb() *cli.Verb {
 			nodeNameFlag("set the endpoint's node to `NODE`"),
 			zoneFlag("set the endpoint's zone to `ZONE`"),
 			&cli.BoolFlag{Name: "backup", Usage: "use the endpoint only while no other endpoint is up"},
-			&cli.IntFlag{Name: "max-connections", Usage: "limit each vipd's connections to the endpoint to this `NUMBER`; 0: no limit"},
+			&cli.IntFlag{Name: "max-connections", Usage: "allow at most `NUMBER` connections from each vipd to the endpoint; 0 means no limit"},
 			&cli.DurationFlag{Name: "timeout", Usage: "limit the drain to this `TIME`; default: the service's drain_timeout"},
 			&cli.DurationFlag{Name: "kill-after", Value: defaultKillAfter, Usage: "kill COMMAND if it is still running this `TIME` after SIGTERM"},
 		},
