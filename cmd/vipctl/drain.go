@@ -53,7 +53,7 @@ func drainVerb() *cli.Verb {
 		Example: "vipctl drain web 192.168.1.11 --wait --reason \"kernel update\"",
 		Flags: []cli.Flag{
 			nodeFlag(),
-			&cli.BoolFlag{Name: "wait", Usage: "return when the last connection has ended"},
+			&cli.BoolFlag{Name: "wait", Usage: "wait until the last connection has ended"},
 			&cli.DurationFlag{Name: "timeout", Usage: "cut the remaining connections after `TIME`, such as 90s or 10m; 0 means never"},
 			reasonFlag(), expiresFlag(), forceFlag(),
 		},

@@ -286,7 +286,7 @@ func vips(c *cli.Call) *kind[ownedVIP] {
 }
 
 // noHost is printed if no vipd owner is registered.
-const noHost = "no host may own VIPs: set [ownership] enabled = true and run \"vipd owner\" (systemctl start vipd-owner)"
+const noHost = "no host is allowed to own VIPs: set [ownership] enabled = true and run \"vipd owner\" (systemctl start vipd-owner)"
 
 // readVIPs calls show with the VIPs. After that it returns an error if one of the requested VIPs
 // has no owner.

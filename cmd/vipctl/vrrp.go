@@ -135,7 +135,7 @@ func moveByVRRP(c *cli.Call, a netip.Addr) error {
 	case to.IsValid() && to == g.Owner:
 		return owned(to, 0, "this host is already its owner")
 	case to.IsValid() && len(g.Peers) > 0 && !slices.Contains(g.Peers, to):
-		return cli.WrongUse("--to %s is not among the peers of %s: name one of those peers", to, g.Name)
+		return cli.WrongUse("--to %s is not among the peers of %s: write the address of a peer", to, g.Name)
 	}
 	began := c.Now()
 	owner, err := handOver(c, a, g.Name, c.Flags.Duration("timeout"))
@@ -280,7 +280,7 @@ func drainByVRRP(c *cli.Call, node string, on bool) (left bool, err error) {
 	case err != nil && c.OverridesInEtcd() && node != c.Node():
 		return true, nil // the drain of another host needs no vipd here
 	case err != nil && node == c.Node():
-		return false, fmt.Errorf("only a running vipd can give away this host's VIPs: %w", err)
+		return false, fmt.Errorf("only a running vipd can hand over this host's VIPs: %w", err)
 	case err != nil || o.Node != node:
 		return true, err
 	}

@@ -29,7 +29,7 @@ func TestDrainWithoutVipd(t *testing.T) {
 	if left, err := drainByVRRP(c, "gw2", true); !left || err != nil {
 		t.Errorf("endpoints left on gw2 = %t, error = %v; want true and no error", left, err)
 	}
-	const want = "only a running vipd can give away this host's VIPs: "
+	const want = "only a running vipd can hand over this host's VIPs: "
 	if _, err := drainByVRRP(c, "gw1", true); err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("gw1: error = %v, want %q", err, want)
 	}

@@ -18,7 +18,7 @@ import (
 
 func waitVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "wait", Args: "--revision R", Brief: "return when all nodes have applied a revision of etcd",
+		Name: "wait", Args: "--revision R", Brief: "wait until all nodes have applied a revision of etcd",
 		About: "Returns when every running vipd has revision R of etcd in its kernel: the revision that apply, delete, drain or " +
 			"your own tool has printed. Nodes that join meanwhile count too. A node that goes away may be restarting: it " +
 			"is waited for a while longer, and then left out with a message.\n\n" +

@@ -145,7 +145,7 @@ health = { type = "tcp", steps = [{ send = "AUTH sesame\r\n" }] }
 			t.Errorf("health check as %s = %s, want its secret hidden only from nobody", who, got)
 		}
 	}
-	if _, err := reader.Reload(t.Context(), "root"); err == nil || !strings.Contains(err.Error(), "only root and the group games (api.change_group) may change this vipd, nobody may not") {
+	if _, err := reader.Reload(t.Context(), "root"); err == nil || !strings.Contains(err.Error(), "nobody may not change this vipd; only root and the group games (api.change_group) may: ") {
 		t.Errorf("error of a reload as nobody = %v, want a refusal", err)
 	}
 	draining := true

@@ -269,7 +269,7 @@ health = { type = "tcp" }
 		{"web", "127.47.1.1:9001", "passed: connected"},
 		{"web", "127.47.1.1:9002", "failed: connection refused: nothing listens there"},
 		{"dns", "127.47.1.1", "passed: connected"},
-		{"web", "127.47.1.1", "127.47.1.1 is checked at several ports: name one of 127.47.1.1:9001, 127.47.1.1:9002"},
+		{"web", "127.47.1.1", "127.47.1.1 is checked at several ports: name one of these: 127.47.1.1:9001, 127.47.1.1:9002"},
 		{"web", "127.47.1.9", "service web has no endpoint 127.47.1.9; it has 127.47.1.1:9001, 127.47.1.1:9002"},
 		{"wep", "127.47.1.1", `there is no service "wep"; did you mean web?`},
 		{"plain", "127.47.1.1", `service plain has no health check; add a check, for example health = { type = "tcp" }`},

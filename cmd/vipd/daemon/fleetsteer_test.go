@@ -170,7 +170,7 @@ func TestFleetRunsNoPrograms(t *testing.T) {
 	if p := m.problems(); strings.Contains(p, "health.type") || !strings.Contains(p, "all endpoints fail their checks") {
 		t.Errorf("problems = %s, want only the problem that all endpoints fail", p) // that only other nodes run the check is not a problem
 	}
-	if r, err := m.client.Check(t.Context(), api.CheckRequest{Service: "web", Address: "127.44.1.3"}); err == nil || !strings.Contains(err.Error(), "service web is in etcd, and services from etcd may not run programs on this host: set health.allow_exec = true in its configuration") {
+	if r, err := m.client.Check(t.Context(), api.CheckRequest{Service: "web", Address: "127.44.1.3"}); err == nil || !strings.Contains(err.Error(), "service web is in etcd, and services from etcd may not run programs on this host: set health.allow_exec = true in this host's configuration") {
 		t.Errorf("CheckNow of an exec check = %+v, %v, want an error", r, err)
 	}
 	m.etcd.Kill()

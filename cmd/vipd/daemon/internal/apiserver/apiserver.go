@@ -253,9 +253,9 @@ func (srv server) operators(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		group := srv.ChangeGroup
 		if name, ok := httpserve.MayChange(r, group); !ok {
-			text := "only root may change this vipd, %s may not: use sudo, or set api.change_group to a group of operators and restart vipd"
+			text := "%s may not change this vipd; only root may: use sudo, or set api.change_group to a group of operators and restart vipd"
 			if group != "" {
-				text = "only root and the group " + group + " (api.change_group) may change this vipd, %s may not: use sudo, or join the group and log in again"
+				text = "%s may not change this vipd; only root and the group " + group + " (api.change_group) may: use sudo, or join the group and log in again"
 			}
 			httpserve.Refuse(w, http.StatusForbidden, fmt.Errorf(text, name))
 			return

@@ -103,7 +103,7 @@ func checkedAt(q *api.CheckRequest, s *model.State) (t balancer.Target, found he
 	case 1:
 		return t, found, nil
 	}
-	return t, found, fmt.Errorf("%s is checked at several ports: name one of %s", q.Address, wording.Some(several, 8))
+	return t, found, fmt.Errorf("%s is checked at several ports: name one of these: %s", q.Address, wording.Some(several, 8))
 }
 
 // unchecked returns the reason why the named endpoint is not checked.
@@ -122,7 +122,7 @@ func unchecked(service *balancer.Service, named balancer.Target, s *model.State)
 	}
 	switch {
 	case service.RunsProgram():
-		return fmt.Errorf("service %s is in etcd, and services from etcd may not run programs on this host: set health.allow_exec = true in its configuration", service.Name)
+		return fmt.Errorf("service %s is in etcd, and services from etcd may not run programs on this host: set health.allow_exec = true in this host's configuration", service.Name)
 	}
 	return fmt.Errorf("a %s check can't test the ports of service %s: set health.port to a port that it can test", service.Health.Type, service.Name)
 }

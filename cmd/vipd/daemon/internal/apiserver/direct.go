@@ -58,7 +58,7 @@ func (srv server) postCheckDirect(w http.ResponseWriter, r *http.Request) {
 		httpserve.Refuse(w, http.StatusBadRequest, fmt.Errorf("this host forwards no packets by direct routing: a service needs forward = \"dr\", an endpoint, and ipvs or nftables mode"))
 		return
 	case len(paths) > maxPaths:
-		httpserve.Refuse(w, http.StatusBadRequest, fmt.Errorf("the test would have %d VIPs and endpoints, and the maximum is %d: name a SERVICE", len(paths), maxPaths))
+		httpserve.Refuse(w, http.StatusBadRequest, fmt.Errorf("the test would cover %d VIPs and endpoints, but the maximum is %d: name a SERVICE", len(paths), maxPaths))
 		return
 	}
 	testPaths(r.Context(), paths, tests)

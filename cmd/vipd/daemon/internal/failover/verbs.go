@@ -19,7 +19,7 @@ import (
 )
 
 // errNotByVRRP is the error for requests that are only possible with VRRP.
-var errNotByVRRP = errors.New("VRRP does not decide owners on this host: add [ownership.vrrp.NAME] to its configuration")
+var errNotByVRRP = errors.New("VRRP does not choose the owners of VIPs on this host: add [ownership.vrrp.NAME] to its configuration")
 
 // byVRRP returns an error unless VRRP decides which host owns the VIPs of this host.
 func (r *Reporter) byVRRP() error {

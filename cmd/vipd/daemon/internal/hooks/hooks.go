@@ -72,7 +72,7 @@ type hook struct {
 
 func (h *hook) run(ctx context.Context) {
 	if err := command.Trusted(h.args[0]); err != nil {
-		h.Log.Warn("a hook is not run", "hook", h.name, "program", h.args[0], "err", err)
+		h.Log.Warn("a hook can't be run", "hook", h.name, "program", h.args[0], "err", err)
 	}
 	for ctx.Err() == nil {
 		more := h.Events.Changed()

@@ -69,7 +69,7 @@ func New(o Options) *Metrics {
 	m.lastSuccess = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "vipd_sync_last_success_timestamp_seconds", Help: "Unix time at which the last sync without a failure ended.",
 	})
-	m.failures = counter("vipd_sync_failures_total", "Syncs in which something failed.")
+	m.failures = counter("vipd_sync_failures_total", "Syncs with at least one failure.")
 	m.changes = counter("vipd_sync_changes_total", "Frontends changed in the dataplane.")
 	m.repairs = counter("vipd_drift_repairs_total", "Repairs of vipd's objects that other programs had changed or removed.")
 	m.storeEvents = counter("vipd_store_events_total", "States that the store has published.")

@@ -190,9 +190,9 @@ func (m *Metrics) writeServices(out *bufio.Writer, all []*serviceSeries) {
 		metric
 		*serviceCount
 	}{
-		{metric{"vipd_drains_total", "Drains of endpoints that were started.", "counter"}, &m.drained},
+		{metric{"vipd_drains_total", "Number of endpoint drains that were started.", "counter"}, &m.drained},
 		{metric{"vipd_ejections_total", "Endpoints that were ejected because connections to them failed.", "counter"}, &m.ejections},
-		{metric{"vipd_panics_total", "Times that a panic started: too few endpoints were healthy, so all were used.", "counter"}, &m.panicked},
+		{metric{"vipd_panics_total", "Number of times that all endpoints were used because too few were healthy.", "counter"}, &m.panicked},
 	} {
 		c.begin(out)
 		for _, x := range all {

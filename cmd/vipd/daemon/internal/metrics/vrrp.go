@@ -23,7 +23,7 @@ func emitVRRPGroup(tell emitter, g *vrrp.GroupStatus) {
 		tell.counter("vrrp_adverts_dropped_total", "Dropped adverts from other routers.", n, "group", g.Name, "reason", string(reason))
 	}
 	for _, c := range g.Counters.Changes {
-		tell.counter("vrrp_changes_total", "Times that the group entered the state.", c.Count, "group", g.Name, "to", string(c.To), "reason", c.Why)
+		tell.counter("vrrp_changes_total", "Number of times that the group entered the state.", c.Count, "group", g.Name, "to", string(c.To), "reason", c.Why)
 	}
 	tell.gauge("vrrp_late_seconds_max", "Longest delay with which this host sent an advert.", g.Counters.Late.Seconds(), "group", g.Name)
 }
