@@ -22,7 +22,7 @@ const keepAfter = 5 * time.Second
 // setTimer sets the timer of a relayed connection to its next check.
 func (l *loop) setTimer(c *conn) {
 	if c.failing {
-		return // its timer already limits the time until it ends (lastWords)
+		return // its timer already limits the time until it ends (resetDrainTime)
 	}
 	next := time.Duration(0)
 	if !c.idle.kept {

@@ -58,10 +58,10 @@ func (d *Dataplane) hold(netip.AddrPort, balancer.Protocol, bool) (*heldPort, er
 
 func (h *heldPort) close() {}
 
-// inheritance and heir are placeholders, because these systems have no handover.
+// inheritance and successor are placeholders, because these systems have no handover.
 type (
 	inheritance struct{}
-	heir        struct{}
+	successor   struct{}
 )
 
 func (*inheritance) listener(balancer.Key) *net.TCPListener  { return nil }

@@ -378,7 +378,7 @@ func TestResetInBulk(t *testing.T) {
 }
 
 // TestResetWhileTheOtherSideIsBlocked resets a client while the backend does not read the client's
-// data. The connection must end soon after lastWords.
+// data. The connection must end soon after resetDrainTime.
 func TestResetWhileTheOtherSideIsBlocked(t *testing.T) {
 	done := make(chan struct{})
 	s := serveAt(t, "127.0.0.1:0", func(net.Conn) { <-done })

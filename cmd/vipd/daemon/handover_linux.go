@@ -51,7 +51,7 @@ func requestHandover(socket string) (*handover.Queue, error) {
 	return handover.Over(c), nil
 }
 
-// listenHandover opens the socket to which askFor connects. Only this user may connect.
+// listenHandover opens the socket to which requestHandover connects. Only this user may connect.
 func listenHandover(socket string) (*net.UnixListener, error) {
 	_ = os.Remove(socket) // a killed vipd left it; this process holds the lock
 	l, err := api.Listen("unixpacket", socket)

@@ -15,8 +15,8 @@ var began = time.Now()
 
 func now() local.Time { return local.Time(time.Since(began)) + 1 }
 
-// Urgent does nothing, because owning VIPs requires Linux.
-func Urgent() []error { return nil }
+// SetRealtime does nothing, because owning VIPs requires Linux.
+func SetRealtime() []error { return nil }
 
 func machine() (string, error) { return "", errors.New("owning VIPs needs Linux") }
 

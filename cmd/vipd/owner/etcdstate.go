@@ -13,13 +13,13 @@ import (
 // etcdState records whether etcd is reached and accepts writes.
 type etcdState struct {
 	log  *slog.Logger
-	away atomic.Pointer[setback]
+	away atomic.Pointer[timedError]
 	// refused is the last write that etcd refused. It is nil after a later write has succeeded.
-	refused atomic.Pointer[setback]
+	refused atomic.Pointer[timedError]
 }
 
-// setback is an error and its time: the start of an outage, or the last refusal.
-type setback struct {
+// timedError is an error and its time: the start of an outage, or the last refusal.
+type timedError struct {
 	err error
 	at  time.Time
 }
@@ -31,10 +31,10 @@ func (s *etcdState) reported(err error) {
 	case err == nil:
 		s.away.Store(nil)
 	case before == nil:
-		s.away.Store(&setback{err, time.Now()})
+		s.away.Store(&timedError{err, time.Now()})
 		s.log.Warn("etcd is unreachable: no VIP can move", "err", err)
 	default:
-		s.away.Store(&setback{err, before.at})
+		s.away.Store(&timedError{err, before.at})
 	}
 }
 
@@ -44,7 +44,7 @@ func (s *etcdState) wrote(outcome failover.Outcome, err error) {
 	case err == nil:
 		s.refused.Store(nil)
 	case outcome == failover.Unsent && s.away.Load() == nil:
-		if before := s.refused.Swap(&setback{err, time.Now()}); before == nil {
+		if before := s.refused.Swap(&timedError{err, time.Now()}); before == nil {
 			s.log.Error("etcd accepts no writes: VIPs stay where they are", "err", err)
 		}
 	default:

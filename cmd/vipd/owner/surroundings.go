@@ -21,7 +21,7 @@ type networkInfo struct {
 }
 
 // followEtcdAddr determines the address from which etcd is reached, each second until ctx ends. Name
-// lookups may be slow, so the caller must not wait for findWay.
+// lookups may be slow, so the caller must not wait for followEtcdAddr.
 func (x *networkInfo) followEtcdAddr(ctx context.Context, endpoints []string) {
 	for on := true; on; on = wake.Sleep(ctx, time.Second) {
 		x.set(&x.way, onhost.WayTo(ctx, endpoints))

@@ -88,7 +88,7 @@ func (l *Link) SetKeys(keys [][]byte) { l.keys.Store(&keys) }
 // Foreign counts the datagrams that were signed with another key.
 func (l *Link) Foreign() int64 { return l.foreign.Load() }
 
-// foreignWindow is the time for which Intruded reports a datagram with another key.
+// foreignWindow is the time for which SawForeign reports a datagram with another key.
 const foreignWindow = time.Minute
 
 // SawForeign reports whether a datagram with another key arrived within the last minute.

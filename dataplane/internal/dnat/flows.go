@@ -232,8 +232,8 @@ func stopsBackend(was, next *balancer.Frontend, now time.Time) bool {
 }
 
 // A sweep reads the whole conntrack table. An empty table costs the kernel 9 ms. Many keys take
-// little more time than a single key. The pause between sweeps is at least leastPause and at most
-// mostPause. Within these limits, sweeps use at most 1/sweepShare of the time.
+// little more time than a single key. The pause between sweeps is at least minPause and at most
+// maxPause. Within these limits, sweeps use at most 1/sweepShare of the time.
 const (
 	sweepShare = 20
 	minPause   = 100 * time.Millisecond

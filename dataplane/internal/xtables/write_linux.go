@@ -26,8 +26,8 @@ func nftBlock() blockLimit { return blockLimit{chains: 300, rules: 1500} }
 // 300 chains per COMMIT, 7.1 s with 1,000, 5.1 s with 2,000, and 9.8 s with 4,000.
 func nftCrowdedBlock() blockLimit { return blockLimit{chains: 2000, rules: 10000} }
 
-// crowdedEntries is the number of rules and jumps above which a table is crowded.
-const crowdedEntries = 20000
+// largeTableEntries is the number of rules and jumps above which a table is large.
+const largeTableEntries = 20000
 
 // minBlockRules is the minimum number of rules in a block. Smaller blocks would not help.
 const minBlockRules = 50
@@ -87,7 +87,7 @@ func (t *Tool) writer(ctx context.Context, table string, groups []Group) *writer
 	return w
 }
 
-// isLargeTable reports whether a table of nft is crowded. It returns false if the table can't be read,
+// isLargeTable reports whether a table of nft is large. It returns false if the table can't be read,
 // because the write will then return the error.
 func (t *Tool) isLargeTable(ctx context.Context, table string) bool {
 	n := 0
@@ -95,7 +95,7 @@ func (t *Tool) isLargeTable(ctx context.Context, table string) bool {
 	for _, c := range chains {
 		n += int(c.Use)
 	}
-	return err == nil && n > crowdedEntries
+	return err == nil && n > largeTableEntries
 }
 
 // writer is the state of a call of Write.

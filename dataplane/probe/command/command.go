@@ -20,7 +20,7 @@ type Command struct {
 
 // Result is the outcome of running a program.
 type Result struct {
-	// Stdout and Complained are the last bytes that the program wrote to stdout and stderr.
+	// Stdout and Stderr are the last bytes that the program wrote to stdout and stderr.
 	Stdout, Stderr []byte
 	// Err is nil if the program exited with 0, and ErrLate if it was killed. Otherwise it names the
 	// exit code or signal.

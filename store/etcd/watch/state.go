@@ -86,7 +86,7 @@ func (s *state) setProblems(key rawKey, r *record) {
 	}
 }
 
-// addValue adds the decoded value of a record to the snapshot, and disuse removes it.
+// addValue adds the decoded value of a record to the snapshot, and removeValue removes it.
 func (s *state) addValue(r *record, now time.Time) {
 	switch value := r.decoded.(type) {
 	case *balancer.Service:
