@@ -17,8 +17,9 @@ type Capabilities struct {
 	MaxPorts int
 	// RangeAffinity reports whether affinity works on ranges of ports.
 	RangeAffinity bool
-	// MovesRanges reports whether a range of ports can be mapped to another range at the endpoints.
-	MovesRanges bool
+	// MaxMovedPorts is the maximum number of ports of a range that endpoints serve at other ports.
+	// 0 means that endpoints must serve the same ports.
+	MaxMovedPorts int
 	// Nearest maps each unsupported scheduler to its replacement. All other schedulers are
 	// supported, exactly or by an equivalent.
 	Nearest map[Scheduler]Scheduler
@@ -147,8 +148,11 @@ func (u *compiledService) serves(c *Capabilities, i int) bool {
 		u.problem(SeverityError, element("ports", i, "port"), "%s mode does not support ranges of ports: port %s is not served", c.Mode, p.Port)
 	case p.Port.IsRange() && p.Port.Len() > c.MaxPorts:
 		u.problem(SeverityError, element("ports", i, "port"), "%s mode supports ranges of up to %d ports: port %s is not served", c.Mode, c.MaxPorts, p.Port)
-	case p.TargetPort != p.Port && p.Port.IsRange() && !c.MovesRanges:
-		u.problem(SeverityError, element("ports", i, "target_port"), "%s mode can't map a range to other ports: port %s is not served. Leave target_port out", c.Mode, p.Port)
+	case p.TargetPort != p.Port && p.Port.IsRange() && c.MaxMovedPorts == 0:
+		u.problem(SeverityError, element("ports", i, "target_port"), "%s mode can't map a range to other ports: port %s is not served. Leave target_port out, or use nftables mode", c.Mode, p.Port)
+	case p.TargetPort != p.Port && p.Port.IsRange() && p.Port.Len() > c.MaxMovedPorts:
+		u.problem(SeverityError, element("ports", i, "target_port"), "%s mode can map ranges of up to %d ports to other ports: port %s is not served. Leave target_port out, or divide the range",
+			c.Mode, c.MaxMovedPorts, p.Port)
 	default:
 		return true
 	}

@@ -188,17 +188,18 @@ func TestRangesBeyondTheMode(t *testing.T) {
 	for name, c := range map[string]struct {
 		service *Service
 		max     int
-		moves   bool
+		moved   int
 		want    string
 	}{
-		"none":      {plain, 0, false, "test mode does not support ranges of ports: port 8000-8999 is not served"},
-		"too many":  {plain, 999, false, "test mode supports ranges of up to 999 ports: port 8000-8999 is not served"},
-		"served":    {plain, 1000, false, ""},
-		"moved":     {moved, 1000, true, ""},
-		"not moved": {moved, 1000, false, "test mode can't map a range to other ports: port 8000-8999 is not served. Leave target_port out"},
+		"none":           {plain, 0, 0, "test mode does not support ranges of ports: port 8000-8999 is not served"},
+		"too many":       {plain, 999, 0, "test mode supports ranges of up to 999 ports: port 8000-8999 is not served"},
+		"served":         {plain, 1000, 0, ""},
+		"moved":          {moved, 1000, 1000, ""},
+		"not moved":      {moved, 1000, 0, "test mode can't map a range to other ports: port 8000-8999 is not served. Leave target_port out, or use nftables mode"},
+		"moved too many": {moved, 1000, 999, "test mode can map ranges of up to 999 ports to other ports: port 8000-8999 is not served. Leave target_port out, or divide the range"},
 	} {
 		mode := rangesMode
-		mode.MaxPorts, mode.MovesRanges = c.max, c.moves
+		mode.MaxPorts, mode.MaxMovedPorts = c.max, c.moved
 		var in Inputs
 		in.Services = in.Services.Set("a", c.service)
 		d := Compile(Env{Capabilities: mode}, in)

@@ -149,7 +149,7 @@ func capabilities(name config.ModeName) balancer.Capabilities {
 	return balancer.Capabilities{
 		Mode:      "auto",
 		Protocols: []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP},
-		MaxPorts:  balancer.AllPorts.Len(), RangeAffinity: true, MovesRanges: true,
+		MaxPorts:  balancer.AllPorts.Len(), RangeAffinity: true, MaxMovedPorts: balancer.AllPorts.Len(),
 		AffinityScopes: []balancer.AffinityScope{balancer.ServiceScope, balancer.VIPScope}, AffinityPrefix: true,
 		Forwards:    []balancer.Forward{balancer.NATForward, balancer.DRForward, balancer.TunnelForward},
 		KeepsSource: true, ClientSource: true, ProxyProtocol: true, AcceptsProxy: true, Timeouts: true, MaxConnections: true, DropsClients: true, LoopbackVIPs: true,

@@ -37,13 +37,7 @@ func testRanges(r *rig) {
 		r.Skipf("%s mode does not serve ranges of ports", r.caps.Mode)
 	}
 	for _, s := range r.w.servers {
-		for _, a := range s.addr {
-			for _, port := range []uint16{rangeFirst, rangeSingle, rangeLast, rangeAfter, rangeFar} {
-				for _, network := range []string{"tcp", "udp"} {
-					s.ns.Echo(network, s.name, netip.AddrPortFrom(a, port))
-				}
-			}
-		}
+		listenAt(s, rangeFirst, rangeSingle, rangeLast, rangeAfter, rangeFar)
 	}
 	s1, s2, s3 := r.w.servers[0], r.w.servers[1], r.w.servers[2]
 	ranged := rangeService(r, "range", balancer.NewPortRange(rangeFirst, rangeLast), s1)
@@ -89,7 +83,9 @@ func testRanges(r *rig) {
 			checkPortServers(r, key, map[uint16]string{rangeFirst: "s1", rangeSingle: "", rangeLast: "s2"})
 		})
 	})
-	r.step("connections", checkRangeConnections)
+	r.step("connections", func(r *rig) {
+		checkRangeConnections(r, rangeService(r, "web", balancer.NewPortRange(rangeFirst, rangeAfter), s1))
+	})
 	r.step("reused ports", checkRangePortReuse)
 	if r.caps.RangeAffinity {
 		r.step("affinity", checkRangeAffinity)
@@ -98,11 +94,11 @@ func testRanges(r *rig) {
 
 // checkRangeConnections opens connections to a range. They must be listed with their real ports,
 // and counted. A kill must end only the connection to its port, if the mode can kill, and the
-// removal of the endpoint must end the others. No other case uses this range, because the kernel
-// remembers its counters.
-func checkRangeConnections(r *rig) {
-	s1, s2 := r.w.servers[0], r.w.servers[1]
-	web := edited(rangeService(r, "web", balancer.NewPortRange(rangeFirst, rangeAfter), s1), func(s *balancer.Service) { s.DrainTimeout = time.Millisecond })
+// removal of the endpoint must end the others. No other case uses the range of web, because the
+// kernel remembers its counters.
+func checkRangeConnections(r *rig, web *balancer.Service) {
+	s2 := r.w.servers[1]
+	web = edited(web, func(s *balancer.Service) { s.DrainTimeout = time.Millisecond })
 	r.apply() // ends the counts of the previous service at the same key
 	r.apply(web)
 	r.each(func(r *rig, key balancer.Key) {

@@ -34,6 +34,7 @@ func scenes() []check {
 		{name: "affinity-scope", run: driven(testAffinityScope)},
 		{name: "affinity-prefix", run: driven(testAffinityPrefix)},
 		{name: "ranges", run: driven(testRanges)},
+		{name: "moved-ranges", run: driven(testMovedRanges)},
 		{name: "source-ranges", run: driven(testSourceRanges)},
 		{name: "limits", run: driven(testLimits)},
 		{name: "no-endpoints", run: driven(testNoEndpoints)},

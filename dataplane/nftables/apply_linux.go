@@ -183,6 +183,14 @@ func (y *familyTable) addRange(e *edit, k balancer.Key, was, next *front) {
 	}
 	e.replace[s.ranges] = append(e.replace[s.ranges], rangeElems(k, was.label, obsolete)...)
 	e.add[s.ranges] = append(e.add[s.ranges], rangeElems(k, next.label, missing)...)
+	for port := range was.targets {
+		setElement(e, s.ranged.targets, targetKey(k, port), was.targets[port], next.targets[port], targetData)
+	}
+	for port := range next.targets {
+		if _, there := was.targets[port]; !there {
+			setElement(e, s.ranged.targets, targetKey(k, port), 0, next.targets[port], targetData)
+		}
+	}
 	if was.chain == next.chain {
 		return
 	}
@@ -209,7 +217,7 @@ func (e *edit) countUses(f *front, by int) {
 // newFront returns the kernel's form of f. It orders the slots so that most existing elements stay.
 func (y *familyTable) newFront(f *balancer.Frontend, was *front) *front {
 	form := render(f)
-	next := &front{digest: dnat.Digest(f), stored: dnat.Digest(f), choice: form.choice, label: form.label, chain: form.choice.chain(f.Key), open: f.Open}
+	next := &front{digest: dnat.Digest(f), stored: dnat.Digest(f), choice: form.choice, label: form.label, chain: form.choice.chain(f.Key), open: f.Open, targets: form.targets}
 	if f.Key.Port.IsRange() && len(f.Open) == 0 {
 		next.label = "" // no element has the label
 	}

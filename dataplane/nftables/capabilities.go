@@ -30,6 +30,7 @@ func Capabilities() balancer.Capabilities {
 		Stateless:      true,
 		MaxPorts:       balancer.AllPorts.Len(),
 		RangeAffinity:  true,
+		MaxMovedPorts:  maxMovedPorts,
 		KeepsSource:    true,
 		DropsClients:   true,
 		Slots:          maxSlots,
@@ -38,6 +39,11 @@ func Capabilities() balancer.Capabilities {
 		AffinityPrefix: true,
 	}
 }
+
+// maxMovedPorts is the maximum number of ports of a range that endpoints serve at other ports. Each
+// port has an element in the map range-targets, and all elements of a frontend are written in one
+// transaction (see maxBatchElements).
+const maxMovedPorts = 10_000
 
 // Needs returns the requirements of nftables mode.
 func Needs() dataplane.Needs {

@@ -63,15 +63,24 @@ type places struct {
 	slots, backends *nft.Set
 	// digests holds the digest of each frontend, which the next process reads. No rule uses it.
 	digests *nft.Set
+	// targets maps the ports of a moved range to the endpoints' ports. It is nil for single ports,
+	// whose backends have their port.
+	targets *nft.Set
 }
 
-func (p *places) sets() []*nft.Set { return []*nft.Set{p.digests, p.eps, p.backends, p.slots} }
+func (p *places) sets() []*nft.Set {
+	all := []*nft.Set{p.digests, p.eps, p.backends, p.slots}
+	if p.targets != nil {
+		all = append(all, p.targets)
+	}
+	return all
+}
 
 // sets returns all maps of the table.
 func (s *schema) sets() []*nft.Set {
 	return []*nft.Set{
 		s.frontends, s.choices, s.single.eps, s.single.slots, s.single.backends, s.sticky, s.single.digests,
-		s.ranges, s.rangeChoices, s.ranged.eps, s.ranged.slots, s.ranged.backends, s.ranged.digests,
+		s.ranges, s.rangeChoices, s.ranged.eps, s.ranged.slots, s.ranged.backends, s.ranged.digests, s.ranged.targets,
 	}
 }
 
@@ -109,11 +118,12 @@ func newSchema(f nft.TableFamily) *schema {
 			backends: &nft.Set{Name: "backends", Key: place(nft.Priority), Data: backend, Counter: true},
 			digests:  &nft.Set{Name: "digests", Key: place(), Data: digest},
 		},
-		ranged: places{ // without ports in values, because the destination keeps its port
+		ranged: places{ // backends have no ports, because the destination keeps its port or gets it from targets
 			eps:      &nft.Set{Name: "range-eps", Key: inRange(number), Data: nft.Daddr, Counter: true},
 			slots:    &nft.Set{Name: "range-slots", Key: inRange(number), Data: nft.Priority},
 			backends: &nft.Set{Name: "range-backends", Key: inRange(nft.Priority), Data: nft.Daddr, Counter: true},
 			digests:  &nft.Set{Name: "range-digests", Key: inRange(), Data: digest},
+			targets:  &nft.Set{Name: "range-targets", Key: inRange(nft.Dport), Data: nft.Dport},
 		},
 	}
 }
@@ -200,6 +210,8 @@ type choice struct {
 	memory memory
 	// ports is the range of the only frontend that makes the choice, or 0 for single ports.
 	ports balancer.PortRange
+	// moved reports whether endpoints serve the range at other ports.
+	moved bool
 	// foreign holds the ids of foreign endpoints, encoded in 4 bytes each. If memory assigns a
 	// client to a foreign endpoint, the client's packets continue in ownChain, which uses own (see
 	// withOwn).
@@ -248,7 +260,7 @@ func (m memory) seed(seed uint32) uint32 {
 // withOwn returns the choice of c.ownChain, which applies to clients that have a foreign endpoint
 // in c.memory.
 func (c choice) withOwn() choice {
-	return choice{method: c.method, n: c.n, sticky: c.sticky, memory: c.own, ports: c.ports}
+	return choice{method: c.method, n: c.n, sticky: c.sticky, memory: c.own, ports: c.ports, moved: c.moved}
 }
 
 // foreignIDs returns the ids in c.foreign.
@@ -295,6 +307,9 @@ func (c choice) chain(k balancer.Key) string {
 	name := fmt.Sprintf("%s-%d", c.method, c.n)
 	if c.method == inTurn || c.ports != 0 {
 		name = fmt.Sprintf("%s-%s/%s/%s", c.method, plain(k.Addr), k.Proto, k.Port)
+	}
+	if c.moved {
+		name += "-moved"
 	}
 	if c.sticky > 0 {
 		name += fmt.Sprintf("-sticky-%d", int(c.sticky.Seconds())) + c.memory.String()
@@ -367,14 +382,18 @@ func (s *schema) rules(c choice, mark uint32) []nft.Rule {
 	if c.ports != 0 {
 		maps = &s.ranged
 	}
+	var port *nft.Lookup
+	if c.moved {
+		port = &nft.Lookup{Key: at(nft.Dport), In: maps.targets}
+	}
 	if !c.indirect() {
-		add(nft.ClearPriority{}, marked(mark), nft.DNAT{To: nft.Lookup{Key: at(c.number()), In: maps.eps}})
+		add(nft.ClearPriority{}, marked(mark), nft.DNAT{To: nft.Lookup{Key: at(c.number()), In: maps.eps}, Port: port})
 		return rules
 	}
 	client := c.client(c.memory)
 	choose := nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: at(c.number()), In: maps.slots}}
 	note := nft.Update{Map: s.sticky, Key: client, Data: nft.Priority, Timeout: c.sticky}
-	lead := nft.DNAT{To: nft.Lookup{Key: at(nft.Priority), In: maps.backends}}
+	lead := nft.DNAT{To: nft.Lookup{Key: at(nft.Priority), In: maps.backends}, Port: port}
 	if c.sticky == 0 {
 		add(marked(mark), choose, lead)
 		return rules

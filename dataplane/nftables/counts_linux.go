@@ -83,7 +83,7 @@ func (y *familyTable) counted() map[counters.BackendKey]counters.Count {
 	if y.vain++; y.vain > maxDiscardedReads {
 		y.mu.Lock()
 		defer y.mu.Unlock()
-		live, err := y.readCounts(y.labelsLocked())
+		live, err := y.readCounts(y.countersLocked())
 		if err != nil {
 			return shown
 		}
@@ -93,9 +93,9 @@ func (y *familyTable) counted() map[counters.BackendKey]counters.Count {
 	if !y.mu.TryLock() {
 		return shown
 	}
-	labels, epoch := y.labelsLocked(), y.epoch
+	names, epoch := y.countersLocked(), y.epoch
 	y.mu.Unlock()
-	live, err := y.readCounts(labels)
+	live, err := y.readCounts(names)
 	if err != nil || !y.mu.TryLock() {
 		return shown
 	}
@@ -107,13 +107,19 @@ func (y *familyTable) counted() map[counters.BackendKey]counters.Count {
 	return y.readings.Read(live, began)
 }
 
-// labelsLocked returns the label of each frontend, under which its connections are counted.
-func (y *familyTable) labelsLocked() map[balancer.Key]string {
-	labels := make(map[balancer.Key]string, len(y.fronts))
+// counterName is the part of a [counters.BackendKey] that the elements of a frontend lack.
+type counterName struct {
+	label       string
+	firstTarget uint16
+}
+
+// countersLocked returns the names under which the connections of each frontend are counted.
+func (y *familyTable) countersLocked() map[balancer.Key]counterName {
+	names := make(map[balancer.Key]counterName, len(y.fronts))
 	for k, f := range y.fronts {
-		labels[k] = f.label
+		names[k] = counterName{f.label, f.firstTarget(k)}
 	}
-	return labels
+	return names
 }
 
 // counted returns the maps whose elements have counters.
@@ -122,7 +128,7 @@ func (s *schema) counted() []*nft.Set {
 }
 
 // readCounts reads the counters of the elements.
-func (y *familyTable) readCounts(labels map[balancer.Key]string) (map[counters.BackendKey]counters.Count, error) {
+func (y *familyTable) readCounts(names map[balancer.Key]counterName) (map[counters.BackendKey]counters.Count, error) {
 	live := map[counters.BackendKey]counters.Count{}
 	for _, set := range y.schema.counted() {
 		elems, err := y.counter.Elements(y.schema.table, set.Name)
@@ -131,7 +137,8 @@ func (y *familyTable) readCounts(labels map[balancer.Key]string) (map[counters.B
 		}
 		for _, e := range elems {
 			if k, _, ok := keyOf(e.Key, y.schema.table.Family); ok {
-				at := total(labels[k], backendOf(k, e.Data))
+				name := names[k]
+				at := total(name.label, backendOf(k, e.Data, name.firstTarget))
 				live[at] = live[at].Plus(counters.Count{All: e.Packets, Kept: e.Packets})
 			}
 		}
@@ -144,7 +151,7 @@ func (y *familyTable) endLocked(gone []nft.FoundElem) {
 	for _, x := range gone {
 		k, _, ok := keyOf(x.Key, y.schema.table.Family)
 		if f := y.fronts[k]; ok && f != nil {
-			y.readings.End(total(f.label, backendOf(k, x.Data)), x.Packets)
+			y.readings.End(total(f.label, backendOf(k, x.Data, f.firstTarget(k))), x.Packets)
 		}
 	}
 }

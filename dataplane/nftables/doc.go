@@ -19,6 +19,8 @@
 //	random-VIP/tcp/8000-8999
 //	                      any of these for a range of ports: its keys in range-eps, range-slots and range-backends have the number of
 //	                      the range instead of the port, and the translation keeps the port
+//	random-VIP/tcp/8000-8999-moved
+//	                      the same with a target_port: range-targets[(address, protocol, the number of the range, port)] is the new port
 //	unserved              marks the connection of a frontend without active backends, so that the guard refuses it
 //	pass-1                lets the connection of a withdrawn frontend continue unchanged
 //	postrouting           clears the packet's priority, in which chains keep the id; exists while any frontend has ids
@@ -27,6 +29,11 @@
 // depends on its weight (slots.go). Each port range has its own chain, because the number of the
 // range is a constant in the rules. So a change to endpoints only replaces elements, in one netlink
 // message. It creates a chain only for the first frontend with that number of slots.
+//
+// The map range-targets has an element for each port of a moved range. The kernel can also add an
+// offset to the port (NF_NAT_RANGE_PROTO_OFFSET). But it then chooses the next port if a flow with
+// the translated addresses exists, such as a flow from the same client port to another frontend. So
+// the client would reach the wrong port of the endpoint.
 //
 // A packet makes several lookups, and may see two generations of the rules. So the transaction that
 // deletes slots follows a moment after the transaction that stops chains from choosing them

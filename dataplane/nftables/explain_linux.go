@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,7 +119,35 @@ func (x *elementQuery) findRange() error {
 		o.Says = "chain " + to[0].Goto
 	}
 	x.out.Objects = append(x.out.Objects, o)
-	return nil
+	return x.findTargets()
+}
+
+// findTargets looks up the endpoints' ports for a moved range.
+func (x *elementQuery) findTargets() error {
+	if len(x.form.targets) == 0 {
+		return nil
+	}
+	keys := make([]nft.Bytes, 0, len(x.form.targets))
+	for port := range x.form.targets {
+		keys = append(keys, targetKey(x.f.Key, port))
+	}
+	there, err := x.find(x.ranged.targets, keys...)
+	same := 0
+	for _, e := range there {
+		if port, target, ok := targetOf(&e); ok && x.form.targets[port] == target {
+			same++
+		}
+	}
+	x.out.Objects = append(x.out.Objects, dataplane.Object{
+		Name: x.nameOf(x.ranged.targets), Says: fmt.Sprintf("%d of %d ports", same, len(keys)), Missing: same < len(keys),
+	})
+	return err
+}
+
+// backendOf decodes the value of an element of the frontend.
+func (x *elementQuery) backendOf(b []byte) netip.AddrPort {
+	first := x.f.Key.Port.First()
+	return backendOf(x.f.Key, b, cmp.Or(x.form.targets[first], first))
 }
 
 // findSticky looks up the backend that affinity selects for the client.
@@ -138,7 +167,7 @@ func (x *elementQuery) findSticky() error {
 	})
 	led, err := x.find(x.placesOf(x.f.Key).backends, append(key(x.f.Key), known[0].Data...))
 	if err == nil && len(led) > 0 { // if the id has no element, its backend gets no new connections, and the client gets another backend
-		x.out.Sticky, x.out.Left = backendOf(x.f.Key, led[0].Data), known[0].Expires
+		x.out.Sticky, x.out.Left = x.backendOf(led[0].Data), known[0].Expires
 	}
 	return err
 }
@@ -174,13 +203,13 @@ func (x *elementQuery) findShares() error {
 	}
 	parts, counted := map[netip.AddrPort]float64{}, map[netip.AddrPort]uint64{}
 	for _, e := range there {
-		to := backendOf(x.f.Key, e.Data)
+		to := x.backendOf(e.Data)
 		if c.indirect() {
 			led, err := x.find(x.placesOf(x.f.Key).backends, append(key(x.f.Key), e.Data...))
 			if err != nil || len(led) == 0 {
 				return err
 			}
-			to, e.Packets = backendOf(x.f.Key, led[0].Data), led[0].Packets
+			to, e.Packets = x.backendOf(led[0].Data), led[0].Packets
 			counted[to] = 0 // the single element of a backend counts for all its slots
 		}
 		parts[to] += 1 / float64(len(keys))

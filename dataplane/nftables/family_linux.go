@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,6 +65,13 @@ type front struct {
 	// open holds the open parts of the frontend's range. Each part has an element with the label in
 	// ranges. number is then 0, and chain is the chain of the range.
 	open []balancer.PortRange
+	// targets holds the frontend's elements in range-targets.
+	targets map[uint16]uint16
+}
+
+// firstTarget returns the first port of the frontend's backends, if k has a range of ports.
+func (f *front) firstTarget(k balancer.Key) uint16 {
+	return cmp.Or(f.targets[k.Port.First()], k.Port.First())
 }
 
 // uses returns the names of the chains that the frontend needs.

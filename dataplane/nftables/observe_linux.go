@@ -183,7 +183,7 @@ func (y *familyTable) readLocked() (damage string, err error) {
 // same reports whether a frontend that was read equals f, as it was last written.
 func (f *front) same(read *front) bool {
 	return f.number == read.number && f.chain == read.chain && f.stored == read.stored && f.label == read.label &&
-		slices.Equal(f.eps, read.eps) && slices.Equal(f.slots, read.slots) && maps.Equal(f.ids, read.ids) && slices.Equal(f.open, read.open)
+		slices.Equal(f.eps, read.eps) && slices.Equal(f.slots, read.slots) && maps.Equal(f.ids, read.ids) && slices.Equal(f.open, read.open) && maps.Equal(f.targets, read.targets)
 }
 
 // otherVersion reports whether the table contains unknown maps. If so, another version of vipd
@@ -340,9 +340,18 @@ func (y *familyTable) frontsOf(k *tableDump) map[balancer.Key]*front {
 			x.stored = max(1, dataplane.Digest(binary.NativeEndian.Uint32(e.Data))<<32|dataplane.Digest(binary.NativeEndian.Uint32(e.Data[4:]))) // 0 would mean that there is no digest
 		}
 	}
+	for _, e := range k.elems[s.ranged.targets] {
+		port, target, ok := targetOf(&e)
+		if x, _, _ := of(&e); ok {
+			if x.targets == nil {
+				x.targets = map[uint16]uint16{}
+			}
+			x.targets[port] = target
+		}
+	}
 	for _, e := range k.of(s.single.eps, s.ranged.eps) {
 		x, key, n := of(&e)
-		x.eps = put(x.eps, n, backendOf(key, e.Data))
+		x.eps = put(x.eps, n, backendOf(key, e.Data, x.firstTarget(key)))
 	}
 	for _, e := range k.of(s.single.slots, s.ranged.slots) {
 		x, _, n := of(&e)
@@ -353,7 +362,7 @@ func (y *familyTable) frontsOf(k *tableDump) map[balancer.Key]*front {
 		if x.ids == nil {
 			x.ids = map[uint32]netip.AddrPort{}
 		}
-		x.ids[n] = backendOf(key, e.Data)
+		x.ids[n] = backendOf(key, e.Data, x.firstTarget(key))
 	}
 	for _, x := range all {
 		slices.SortFunc(x.open, func(a, b balancer.PortRange) int { return cmp.Compare(a.First(), b.First()) })
@@ -372,6 +381,15 @@ func openPartOf(e *nft.FoundElem, f nft.TableFamily) (k balancer.Key, ports bala
 	ports = balancer.NewPortRange(k.Port.First(), end.Port.First())
 	k.Port = balancer.PortRange(binary.NativeEndian.Uint32(e.Data))
 	return k, ports, k.Port.IsRange()
+}
+
+// targetOf decodes an element of the map range-targets. It returns a port of the range, and the
+// endpoints' port.
+func targetOf(e *nft.FoundElem) (port, target uint16, ok bool) {
+	if len(e.Key) < 4 || len(e.Data) < 2 {
+		return 0, 0, false
+	}
+	return binary.BigEndian.Uint16(e.Key[len(e.Key)-4:]), binary.BigEndian.Uint16(e.Data), true
 }
 
 // put sets element n of a list to v, and extends the list if necessary. It ignores numbers that are
@@ -418,10 +436,11 @@ func portOf(b []byte) balancer.PortRange {
 	return balancer.PortRange(binary.NativeEndian.Uint32(b))
 }
 
-// backendOf decodes the value of an element of the frontend k.
-func backendOf(k balancer.Key, b []byte) netip.AddrPort {
+// backendOf decodes the value of an element of the frontend k. If k has a range of ports, the
+// result has the port firstTarget.
+func backendOf(k balancer.Key, b []byte, firstTarget uint16) netip.AddrPort {
 	if a, ok := netip.AddrFromSlice(b); ok && k.Port.IsRange() {
-		return netip.AddrPortFrom(a, k.Port.First())
+		return netip.AddrPortFrom(a, firstTarget)
 	}
 	if len(b) < 8 {
 		return netip.AddrPort{}

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -51,7 +52,7 @@ func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]uint32, m
 		ensure(form.choice.withOwn())
 	}
 	number := ensure(form.choice)
-	var eps, slots, ids []nft.Elem
+	var eps, slots, ids, targets []nft.Elem
 	for i, a := range form.slots {
 		at := key(f.Key).Number(uint32(i))
 		if form.ids == nil {
@@ -68,11 +69,15 @@ func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]uint32, m
 	for _, a := range backends {
 		ids = append(ids, nft.Elem{Key: key(f.Key).Number(form.ids[a]), Data: data(f.Key, a)})
 	}
-	maps := s.placesOf(f.Key)
-	tx.Create(s.table, maps.eps, eps...)
-	tx.Create(s.table, maps.slots, slots...)
-	tx.Create(s.table, maps.backends, ids...)
+	for _, port := range slices.Sorted(maps.Keys(form.targets)) {
+		targets = append(targets, nft.Elem{Key: targetKey(f.Key, port), Data: targetData(form.targets[port])})
+	}
+	in := s.placesOf(f.Key)
+	tx.Create(s.table, in.eps, eps...)
+	tx.Create(s.table, in.slots, slots...)
+	tx.Create(s.table, in.backends, ids...)
 	if f.Key.Port.IsRange() {
+		tx.Create(s.table, in.targets, targets...)
 		tx.Create(s.table, s.rangeChoices, rangeChoice(f.Key, form.choice.chain(f.Key)))
 		tx.Create(s.table, s.ranges, rangeElems(f.Key, form.label, f.Open)...)
 	} else {

@@ -24,6 +24,8 @@ type form struct {
 	fixed bool
 	// ids holds the ids of the backends, if the choice is indirect.
 	ids map[netip.AddrPort]uint32
+	// targets maps the ports of a moved range to the endpoints' ports.
+	targets map[uint16]uint16
 }
 
 // labelOf returns the frontend's service and port: "web/http", or "web" if the port has no name.
@@ -67,6 +69,8 @@ func render(f *balancer.Frontend) form {
 	made.choice.n = uint32(len(made.slots))
 	if f.Key.Port.IsRange() {
 		made.choice.ports = f.Key.Port
+		made.targets = targetsOf(f.Key.Port, backends[0].Addr.Port())
+		made.choice.moved = made.targets != nil
 	}
 	if f.AffinityTimeout > 0 {
 		made.choice.sticky = (min(f.AffinityTimeout, maxTimeout) + time.Second - 1).Truncate(time.Second)
@@ -76,6 +80,19 @@ func render(f *balancer.Frontend) form {
 	}
 	made.choice.remember(f, made.ids)
 	return made
+}
+
+// targetsOf maps the ports of a range to the endpoints' ports, which start at first. It returns nil
+// if they are the same ports.
+func targetsOf(ports balancer.PortRange, first uint16) map[uint16]uint16 {
+	if first == ports.First() {
+		return nil
+	}
+	all := make(map[uint16]uint16, ports.Len())
+	for i := range uint16(ports.Len()) {
+		all[ports.First()+i] = first + i
+	}
+	return all
 }
 
 // remember sets the fields of c for the affinity of f. ids holds the ids of the backends of f.
@@ -145,6 +162,12 @@ func data(k balancer.Key, a netip.AddrPort) nft.Bytes {
 	}
 	return nft.Bytes{}.Addr(a.Addr()).Port(a.Port())
 }
+
+// targetKey returns the key of a port of the range k in the map range-targets.
+func targetKey(k balancer.Key, port uint16) nft.Bytes { return key(k).Port(port) }
+
+// targetData encodes a port as the value of an element of range-targets.
+func targetData(port uint16) []byte { return nft.Bytes{}.Port(port) }
 
 // rangeElems returns the elements of ranges for the open ports of the frontend k.
 func rangeElems(k balancer.Key, label string, open []balancer.PortRange) []nft.Elem {

@@ -195,7 +195,7 @@ func Capabilities() balancer.Capabilities {
 		MaxConnections:  true,
 		DropsClients:    dropsClients,
 		MaxPorts:        maxPorts,
-		MovesRanges:     true,
+		MaxMovedPorts:   balancer.AllPorts.Len(),
 		RangeAffinity:   true,
 		LoopbackVIPs:    true,
 		AffinityScopes:  []balancer.AffinityScope{balancer.ServiceScope, balancer.VIPScope},

@@ -289,8 +289,8 @@ func (fl *Flows) addRangeLocked(k balancer.Key) {
 }
 
 // placeLocked sets the range of ports of the flow's frontend, if the frontend has a range. If the
-// port also has its own frontend, the flow's backend determines the frontend, because either
-// frontend may be newer.
+// port also has its own frontend, or the narrowest range was removed, the flow's backend determines
+// the frontend, because either frontend may be newer.
 func (fl *Flows) placeLocked(flow *conntrack.Flow) {
 	k := flow.Frontend()
 	ranges := fl.ranges[k.Addr]
@@ -301,15 +301,22 @@ func (fl *Flows) placeLocked(flow *conntrack.Flow) {
 	if single != nil && single.Backend(flow.Backend()) != nil {
 		return
 	}
+	var narrowest, leading balancer.Key
 	for _, r := range ranges {
-		narrower := flow.Ports == 0 || r.Port.Len() < flow.Ports.Len()
-		if !r.Covers(k) || !narrower {
+		if !r.Covers(k) {
 			continue
 		}
-		f := fl.wanted[r]
-		if single == nil && fl.leaving[k] == nil || f != nil && f.Backend(flow.BackendOf(r.Port)) != nil {
-			flow.Ports = r.Port
+		narrower := func(than balancer.Key) bool { return than.Port == 0 || r.Port.Len() < than.Port.Len() }
+		if narrower(narrowest) {
+			narrowest = r
 		}
+		if f := fl.wanted[r]; f != nil && f.Backend(flow.BackendOf(r.Port)) != nil && narrower(leading) {
+			leading = r
+		}
+	}
+	flow.Ports = leading.Port
+	if single == nil && fl.leaving[k] == nil && (leading.Port == 0 || fl.wanted[narrowest] != nil) {
+		flow.Ports = narrowest.Port
 	}
 }
 

@@ -147,7 +147,7 @@ func TestLooksAfterWhatWasNotTold(t *testing.T) {
 func TestLearnsWhatItWrites(t *testing.T) {
 	s, o := ownSample(t, true)
 	place := Concat{Daddr, L4proto, Dport}
-	spare := Rule{Do: []Stmt{DNAT{Lookup{append(place, Numgen{Mod: 3}), s.eps}}}}
+	spare := Rule{Do: []Stmt{DNAT{To: Lookup{append(place, Numgen{Mod: 3}), s.eps}}}}
 	for _, c := range []struct {
 		name string
 		add  func(tx *Tx)

@@ -46,8 +46,8 @@ func run(t *testing.T, input, name string, args ...string) string {
 // sample is a table that uses each kind of object, expression and statement that the package
 // supports.
 type sample struct {
-	table                                                                                         Table
-	svc, special, eps, slots, ids, sticky, redir, always, allowed, held, pair, sizes, dead, again *Set
+	table                                                                                                Table
+	svc, special, eps, slots, ids, sticky, hosts, redir, always, allowed, held, pair, sizes, dead, again *Set
 }
 
 func newSample(f TableFamily) *sample {
@@ -62,6 +62,7 @@ func newSample(f TableFamily) *sample {
 		slots:   &Set{Name: "slots", Key: append(place[:3:3], number), Data: Priority},
 		ids:     &Set{Name: "ids", Key: append(place[:3:3], Priority), Data: target},
 		sticky:  &Set{Name: "sticky", Key: Concat{number, number}, Data: Priority, Size: 1000, Timed: true},
+		hosts:   &Set{Name: "hosts", Key: append(place[:3:3], number), Data: Daddr},
 		redir:   &Set{Name: "redir", Key: place, Data: Dport},
 		always:  &Set{Name: "always", Key: place},
 		allowed: &Set{Name: "allowed", Key: append(place[:3:3], Saddr), Interval: true},
@@ -74,7 +75,7 @@ func newSample(f TableFamily) *sample {
 }
 
 func (s *sample) sets() []*Set {
-	return []*Set{s.svc, s.special, s.eps, s.slots, s.ids, s.sticky, s.redir, s.always, s.allowed, s.held, s.pair, s.sizes, s.dead, s.again}
+	return []*Set{s.svc, s.special, s.eps, s.slots, s.ids, s.sticky, s.hosts, s.redir, s.always, s.allowed, s.held, s.pair, s.sizes, s.dead, s.again}
 }
 
 // rules returns the rules of each chain in the sample.
@@ -90,15 +91,16 @@ func (s *sample) rules() map[string][]Rule {
 	return map[string][]Rule{
 		"pre":     {do(Vmap{place, s.svc}), do(Is{L4proto, 6, false}, Redirect{Lookup{place, s.redir}})},
 		"out":     {do(Vmap{place, s.svc})},
-		"some-10": {do(ours), do(DNAT{Lookup{with(Numgen{Random: true, Mod: 10}), s.eps}})},
-		"turn-3":  {do(ours), do(DNAT{Lookup{with(Numgen{Mod: 3}), s.eps}})},
-		"fixed":   {do(ours), do(DNAT{Lookup{with(Fixed(9)), s.eps}})},
-		"hash-8":  {do(ours), do(DNAT{Lookup{with(Jhash{Of: Saddr, Mod: 8, Seed: 7}), s.eps}})},
+		"some-10": {do(ours), do(DNAT{To: Lookup{with(Numgen{Random: true, Mod: 10}), s.eps}})},
+		"turn-3":  {do(ours), do(DNAT{To: Lookup{with(Numgen{Mod: 3}), s.eps}})},
+		"moved":   {do(DNAT{Lookup{with(Numgen{Random: true, Mod: 10}), s.hosts}, &Lookup{place, s.redir}})},
+		"fixed":   {do(ours), do(DNAT{To: Lookup{with(Fixed(9)), s.eps}})},
+		"hash-8":  {do(ours), do(DNAT{To: Lookup{with(Jhash{Of: Saddr, Mod: 8, Seed: 7}), s.eps}})},
 		"sticky-3": {
 			do(SetField{Priority, Lookup{with(Numgen{Random: true, Mod: 3}), s.slots}}),
 			do(Update{s.sticky, client, Priority, 3 * time.Hour}),
 			do(SetField{Priority, Lookup{client, s.sticky}}),
-			do(DNAT{Lookup{with(Priority), s.ids}}),
+			do(DNAT{To: Lookup{with(Priority), s.ids}}),
 			do(Delete{s.sticky, client, Priority}),
 		},
 		"checks": {
@@ -141,14 +143,14 @@ func (s *sample) tx() *Tx {
 		tx.AddSet(s.table, set)
 	}
 	for _, c := range []*Chain{
-		{"some-10", nil}, {"turn-3", nil}, {"hash-8", nil}, {"sticky-3", nil}, {"checks", nil},
+		{"some-10", nil}, {"turn-3", nil}, {"moved", nil}, {"hash-8", nil}, {"sticky-3", nil}, {"checks", nil},
 		{"early", &Hook{Type: Filter, Point: Prerouting, Priority: -300}},
 		{"pre", &Hook{Type: NAT, Point: Prerouting, Priority: -105}}, {"out", &Hook{Type: NAT, Point: Output, Priority: -105}},
 		{"in", &Hook{Type: Filter, Point: Input, Priority: -5}}, {"forward-it", &Hook{Type: Filter, Point: Forward, Priority: 0}}, {"post", &Hook{Type: NAT, Point: Postrouting, Priority: 95}},
 	} {
 		tx.AddChain(s.table, c)
 	}
-	for _, c := range []string{"some-10", "turn-3", "hash-8", "sticky-3", "checks", "early", "pre", "out", "in", "forward-it", "post"} {
+	for _, c := range []string{"some-10", "turn-3", "moved", "hash-8", "sticky-3", "checks", "early", "pre", "out", "in", "forward-it", "post"} {
 		for _, r := range s.rules()[c] {
 			tx.AddRule(s.table, c, r)
 		}
@@ -163,6 +165,7 @@ func (s *sample) tx() *Tx {
 	tx.Create(s.table, s.eps, Elem{Key: key().Number(3), Data: Bytes{}.Addr(far).Port(8080)})
 	tx.Create(s.table, s.slots, Elem{Key: key().Number(1), Data: Bytes{}.Number(0xffff0002)})
 	tx.Create(s.table, s.ids, Elem{Key: key().Number(0xffff0002), Data: Bytes{}.Addr(far).Port(8080)})
+	tx.Create(s.table, s.hosts, Elem{Key: key().Number(3), Data: Bytes{}.Addr(far)})
 	tx.Create(s.table, s.redir, Elem{Key: key(), Data: Bytes{}.Port(40000)})
 	tx.Create(s.table, s.always, Elem{Key: Bytes{}.Addr(vip).Proto(132).Port(80)})
 	tx.Create(s.table, s.allowed, Elem{Key: key().Addr(client.Addr()), KeyEnd: key().Addr(Last(client))})
@@ -310,16 +313,16 @@ func TestReads(t *testing.T) {
 		t.Errorf("elements of the map special = %+v, %v; want one element that leads to checks", special, err)
 	}
 	chains, err := c.Chains(s.table)
-	if err != nil || len(chains) != 11 {
-		t.Errorf("chains = %v, %v; want 11", chains, err)
+	if err != nil || len(chains) != 12 {
+		t.Errorf("chains = %v, %v, want 12", chains, err)
 	}
 	sets, err := c.Sets(s.table)
 	if err != nil || len(sets) != len(s.sets()) {
 		t.Errorf("sets = %v, %v; want %d", sets, err, len(s.sets()))
 	}
 	rules, err := c.Rules(s.table, "")
-	if err != nil || len(rules) != 36 || rules[0].Handle == 0 {
-		t.Errorf("%d rules = %v, %v; want 36 rules with handles", len(rules), rules, err)
+	if err != nil || len(rules) != 37 || rules[0].Handle == 0 {
+		t.Errorf("%d rules = %v, %v, want 37 with handles", len(rules), rules, err)
 	}
 	for _, x := range []Table{{IPv4, "absent"}, {IPv6, "sample"}} {
 		chains, err := c.Chains(x)

@@ -249,20 +249,34 @@ func dynset(m *message, f TableFamily, set *Set, op uint32, key, data Expr, time
 }
 
 // DNAT sets the destination address of the connection to the result of To, and the port if To has
-// one.
-type DNAT struct{ To Lookup }
+// one. If Port is set, To has no port, and the port is the result of Port.
+type DNAT struct {
+	To   Lookup
+	Port *Lookup
+}
 
-func (s DNAT) text(f TableFamily) string { return fmt.Sprintf("dnat %s to %s", f, s.To.text(f)) }
+func (s DNAT) text(f TableFamily) string {
+	text := fmt.Sprintf("dnat %s to %s", f, s.To.text(f))
+	if s.Port != nil {
+		text += " : " + s.Port.text(f)
+	}
+	return text
+}
 
 func (s DNAT) write(m *message, f TableFamily) {
 	s.To.load(m, f, first, spare)
-	addr := Daddr.kind(f).registers()
+	port := first + Daddr.kind(f).registers()
+	hasPort := s.To.kind(f).registers() > Daddr.kind(f).registers()
+	if s.Port != nil {
+		port, hasPort = spare, true
+		s.Port.load(m, f, port, port)
+	}
 	m.expr(listElem, "nat", func() {
 		m.Wire32(1, 1)               // NFTA_NAT_TYPE: NFT_NAT_DNAT
 		m.Wire32(2, uint32(f))       // NFTA_NAT_FAMILY
 		m.Wire32(3, register(first)) // NFTA_NAT_REG_ADDR_MIN
-		if s.To.kind(f).registers() > addr {
-			m.Wire32(5, register(first+addr)) // NFTA_NAT_REG_PROTO_MIN
+		if hasPort {
+			m.Wire32(5, register(port)) // NFTA_NAT_REG_PROTO_MIN
 		}
 	})
 }
