@@ -39,9 +39,9 @@ func testMovedRanges(r *rig) {
 	for first, scheduler := range map[uint16]balancer.Scheduler{movedUp: balancer.WeightedRoundRobin, movedDown: balancer.SourceHash, movedOverlap: balancer.RoundRobin} {
 		listenAt(s1, first, first+last)
 		r.step(balancer.PortRange(first).String(), func(r *rig) {
-			web := movedService(r, "web", balancer.NewPortRange(rangeFirst, rangeLast), first, s1)
-			web.Scheduler = scheduler
-			r.apply(web, single, plain)
+			moved := movedService(r, "moved", balancer.NewPortRange(rangeFirst, rangeLast), first, s1)
+			moved.Scheduler = scheduler
+			r.apply(moved, single, plain)
 			r.each(func(r *rig, key balancer.Key) {
 				for _, offset := range []uint16{0, last} {
 					at := keyOf(key.Addr, rangeFirst+offset, key.Proto)
@@ -78,7 +78,7 @@ func listenAt(s *server, ports ...uint16) {
 func checkMovedClients(r *rig) {
 	s1 := r.w.servers[0]
 	r.apply(
-		movedService(r, "web", balancer.NewPortRange(rangeFirst, rangeLast), movedUp, s1),
+		movedService(r, "moved", balancer.NewPortRange(rangeFirst, rangeLast), movedUp, s1),
 		movedService(r, "other", balancer.NewPortRange(movedOther, movedOther+rangeLast-rangeFirst), movedUp, s1),
 	)
 	r.eachOf(balancer.UDP, func(r *rig, key balancer.Key) {

@@ -33,12 +33,17 @@ func Capabilities() balancer.Capabilities {
 			balancer.LeastConn: balancer.Random, balancer.WeightedLeastConn: balancer.Random,
 			balancer.ShortestDelay: balancer.Random, balancer.NeverQueue: balancer.Random,
 		},
-		MaxPorts:     balancer.AllPorts.Len(),
-		Forwards:     []balancer.Forward{balancer.NATForward},
-		KeepsSource:  true,
-		DropsClients: true,
+		MaxPorts:      balancer.AllPorts.Len(),
+		MaxMovedPorts: maxMovedPorts,
+		Forwards:      []balancer.Forward{balancer.NATForward},
+		KeepsSource:   true,
+		DropsClients:  true,
 	}
 }
+
+// maxMovedPorts is the maximum number of ports of a range that endpoints serve at other ports. Each
+// endpoint has a rule for each port, and the first packet of a connection passes half of them.
+const maxMovedPorts = 1000
 
 // Needs returns the requirements of iptables mode.
 func Needs() dataplane.Needs {

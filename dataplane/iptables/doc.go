@@ -8,10 +8,11 @@
 // VIPD-SERVICES and VIPD-N-... are a tree over the bits of destinations (tree.go): a first packet
 // passes O(log services) rules, and a packet to another address leaves after a few. An address with
 // port ranges has its own node, in which the rules for ranges follow the rules for single ports
-// (ranges.go). Each frontend has a chain that chooses a backend by weighted chance, in turn, or by
-// the client's address (choose.go). Many backends are distributed to a tree of further chains. With
-// affinity, sets of (VIP, port, client) with timeouts return clients to their backend first
-// (render.go).
+// (ranges.go). If the endpoints of a range listen at other ports, each endpoint has a chain with a
+// rule for each port. Each frontend has a chain that chooses a backend by weighted chance, in turn,
+// or by the client's address (choose.go). Many backends are distributed to a tree of further
+// chains. With affinity, sets of (VIP, port, client) with timeouts return clients to their backend
+// first (render.go).
 //
 // A change only writes the chains that differ (plan_linux.go), and all chains of a frontend in the
 // same transaction. The last rule of a frontend's chain is a note that no packet reaches while

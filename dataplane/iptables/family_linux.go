@@ -93,7 +93,7 @@ type front struct {
 	// service and port identify the frontend's counters.
 	service balancer.Name
 	port    string
-	// first is the first port of a range, and otherwise 0.
+	// first is the first port of the endpoints of a range, and otherwise 0.
 	first uint16
 	chain string
 	below []string

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -281,6 +282,9 @@ func (s *survey) front(n note, last *front, changed map[string]bool) *front {
 		intact = intact && !changed[name]
 		rules := s.rules[name]
 		count += len(rules)
+		if n.key.Port.IsRange() && len(rules) > 0 {
+			f.first = cmp.Or(backendOf(rules[0]).Port(), f.first) // of a moved range
+		}
 		slot, isSlot := slotOf(name)
 		if !isSlot || len(rules) == 0 {
 			continue

@@ -52,7 +52,7 @@ func odds(f *balancer.Frontend, client netip.Addr) []dataplane.Share {
 	}
 	o.follow(rules, 1)
 	for i := range o.shares {
-		o.shares[i].Backend = onPort(o.shares[i].Backend, firstOf(f.Key.Port))
+		o.shares[i].Backend = onPort(o.shares[i].Backend, firstTarget(f))
 	}
 	return o.shares
 }

@@ -67,7 +67,7 @@ func (p *plan) add(owner balancer.Key, g xtables.Group) {
 
 // planFrontLocked plans the chains of a frontend that differ, in one transaction.
 func (y *familyRules) planFrontLocked(p *plan, f *balancer.Frontend, was *front) {
-	next := &front{digest: digest(f, y.mark), service: f.Service, port: f.Port, first: firstOf(f.Key.Port), proved: true}
+	next := &front{digest: digest(f, y.mark), service: f.Service, port: f.Port, first: firstTarget(f), proved: true}
 	same := was != nil && was.digest == next.digest && y.chains[was.chain].rules > 0
 	if same && (was.proved || y.prove(f, was)) {
 		return

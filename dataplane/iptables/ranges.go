@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/xtables"
 )
 
 // rangesOf returns the ranges of ports among keys by the path of their address, the narrowest
@@ -100,6 +102,38 @@ func (t *tree) newRangeNode(at path, branches []branch, ranges []balancer.Key, f
 	n := t.divide(at, nodeName(t.next), branches, fan)
 	n.ranges = ranges
 	return n
+}
+
+// firstTarget returns the first port of the endpoints of a range, or 0 for a single port. Endpoints
+// that get no new connections may still have an earlier port.
+func firstTarget(f *balancer.Frontend) uint16 {
+	i := slices.IndexFunc(f.Backends, func(b balancer.Backend) bool { return b.State == balancer.Active })
+	if !f.Key.Port.IsRange() || i < 0 {
+		return firstOf(f.Key.Port)
+	}
+	return f.Backends[i].Addr.Port()
+}
+
+// addMoved gives every target of a moved range a chain with a rule for each port. A single rule
+// with an offset of ports (--to-destination ADDRESS:9000-9999/8000) would sometimes lead to a wrong
+// port: if a flow with the translated addresses exists, the kernel chooses the next port.
+func (m *form) addMoved(f *balancer.Frontend, targets []target) {
+	for i := range targets {
+		w := &targets[i]
+		c := xtables.Chain{Name: movedChain(f.Key, i), Rules: make([]string, f.Key.Port.Len())}
+		for n := range c.Rules {
+			to := netip.AddrPortFrom(w.addr.Addr(), w.addr.Port()+uint16(n))
+			c.Rules[n] = fmt.Sprintf("-p %s -m %s --dport %d -j DNAT --to-destination %s", f.Proto, f.Proto, int(f.Key.Port.First())+n, to)
+		}
+		m.below = append(m.below, c)
+		w.proto, w.action = "", "-g "+c.Name
+	}
+}
+
+// movedChain returns the name of the chain for a target of a moved range. Other chains with
+// groupPrefix have no capital letter after the hash.
+func movedChain(k balancer.Key, i int) string {
+	return groupPrefix + keyHash(k) + "-P" + strconv.Itoa(i)
 }
 
 // onPort returns backend with its port replaced by first, or unchanged if first is 0.

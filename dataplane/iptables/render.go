@@ -39,6 +39,9 @@ func render(f *balancer.Frontend, slots map[netip.AddrPort]int, mark string) for
 	if f.AffinityTimeout > 0 {
 		rules = append(rules, made.addAffinity(f, targets, slots)...)
 	}
+	if firstTarget(f) != firstOf(f.Key.Port) {
+		made.addMoved(f, targets)
+	}
 	choices, below := choose(coinOf(f), f, targets)
 	rules = append(rules, choices...)
 	made.below = append(made.below, below...)

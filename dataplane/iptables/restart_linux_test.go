@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"context"
+	"net/netip"
 	"os/exec"
 	"testing"
 
@@ -32,6 +33,37 @@ func TestRestartWritesNothing(t *testing.T) {
 		y := r.d.families[inet.IPv4]
 		if c := y.chains[y.fronts[f.Key].chain]; c.epoch != 0 || c.rules == 0 {
 			t.Errorf("chain = %+v, want a chain that was not written again", c)
+		}
+	})
+}
+
+// TestRestartKeepsMovedRange restarts with a range whose endpoints have just got other ports. Only
+// these ports may be in the rules. The new process must know the endpoint's port, and must write no
+// rules.
+func TestRestartKeepsMovedRange(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		f := r.web(balancer.TCP, 2)
+		f.Key.Port = balancer.NewPortRange(7000, 7009) // leads to 8080-8089
+		f.Open = []balancer.PortRange{f.Key.Port}
+		former := netip.AddrPortFrom(r.address(2), 7000)
+		f.Backends = append([]balancer.Backend{{Addr: former, State: balancer.Removed, Weight: 1}}, f.Backends...)
+		r.apply(f)
+		backend := r.d.families[inet.IPv4].tool.Variant()
+		if err := r.d.Close(context.Background(), true); err != nil {
+			t.Fatal(err)
+		}
+		r.d = r.open(backend)
+		y := r.d.families[inet.IPv4]
+		x := y.fronts[f.Key]
+		if x == nil || x.digest != r.d.Digest(f) || x.first != 8080 {
+			t.Fatalf("frontend = %+v, want digest %x and the first port 8080", x, r.d.Digest(f))
+		}
+		if c := y.chains[x.below[0]]; len(x.below) != 1 || c.rules != 10 || c.targets[9] != netip.AddrPortFrom(r.address(2), 8089) {
+			t.Errorf("chains below = %v, %+v, want one with 10 rules", x.below, c)
+		}
+		r.apply(f)
+		if c := y.chains[x.chain]; c.epoch != 0 || c.rules == 0 {
+			t.Errorf("chain = %+v, want it not written again", c)
 		}
 	})
 }
