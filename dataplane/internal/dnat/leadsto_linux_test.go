@@ -7,6 +7,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane/counters"
+	"vipd/dataplane/internal/conntrack"
 )
 
 // TestLeadsTo checks whether flows to several destinations belong to a frontend. A flow to a
@@ -33,5 +34,46 @@ func TestLeadsTo(t *testing.T) {
 	fl.leaving[key] = &leave{until: time.Now().Add(time.Minute), port: counters.Port{Service: "web"}, since: map[netip.AddrPort]bool{at("10.0.0.1:8080"): true}}
 	if !fl.leadsTo(f, at("10.0.0.9:8080")) {
 		t.Error("leadsTo for a backend of the earlier frontend = false, want true")
+	}
+}
+
+// TestRangeOfFlow places flows to port 7009 that several ranges contain. A range that leads to the
+// flow's endpoint must be preferred to a narrower range that was removed. Endpoints listen at ports
+// that are higher by 100.
+func TestRangeOfFlow(t *testing.T) {
+	at, vip := netip.MustParseAddrPort, netip.MustParseAddr("10.96.0.10")
+	narrow, wide := balancer.NewPortRange(7000, 7009), balancer.NewPortRange(7000, 7011)
+	for name, test := range map[string]struct {
+		wanted, removed []balancer.PortRange
+		endpoint        string // of the flow
+		want            balancer.PortRange
+	}{
+		"both serve":               {wanted: []balancer.PortRange{narrow, wide}, endpoint: "10.0.0.1:7109", want: narrow},
+		"narrow removed":           {wanted: []balancer.PortRange{wide}, removed: []balancer.PortRange{narrow}, endpoint: "10.0.0.1:7109", want: wide},
+		"wide removed":             {wanted: []balancer.PortRange{narrow}, removed: []balancer.PortRange{wide}, endpoint: "10.0.0.1:7109", want: narrow},
+		"endpoint of narrow":       {wanted: []balancer.PortRange{wide}, removed: []balancer.PortRange{narrow}, endpoint: "10.0.0.2:7109", want: narrow},
+		"other port of endpoint":   {wanted: []balancer.PortRange{wide}, removed: []balancer.PortRange{narrow}, endpoint: "10.0.0.1:7009", want: narrow},
+		"endpoint of neither":      {wanted: []balancer.PortRange{narrow, wide}, endpoint: "10.0.0.2:7109", want: narrow},
+		"endpoint of removed wide": {removed: []balancer.PortRange{wide}, endpoint: "10.0.0.2:7109", want: wide},
+	} {
+		fl := NewFlows(nil, nil)
+		for _, ports := range test.wanted {
+			k := balancer.Key{Addr: vip, Port: ports, Proto: balancer.TCP}
+			fl.wanted[k] = &balancer.Frontend{Key: k, Backends: []balancer.Backend{{Addr: at("10.0.0.1:7100"), State: balancer.Active}}}
+			fl.addRangeLocked(k)
+		}
+		for _, ports := range test.removed {
+			k := balancer.Key{Addr: vip, Port: ports, Proto: balancer.TCP}
+			fl.leaving[k] = &leave{until: time.Now().Add(time.Minute)}
+			fl.addRangeLocked(k)
+		}
+		client := at("10.1.0.2:1000")
+		flow := &conntrack.Flow{
+			Proto: balancer.TCP, Status: conntrack.DstNAT,
+			Orig: conntrack.Tuple{Src: client, Dst: netip.AddrPortFrom(vip, 7009)}, Reply: conntrack.Tuple{Src: at(test.endpoint), Dst: client},
+		}
+		if fl.placeLocked(flow); flow.Ports != test.want {
+			t.Errorf("%s: range = %s, want %s", name, flow.Ports, test.want)
+		}
 	}
 }
