@@ -10,7 +10,7 @@ import (
 )
 
 func fromStore() (*handover.Queue, error)                           { return nil, nil }
-func requestHandover(string) (*handover.Queue, error)                        { return nil, handover.ErrUnsupported }
+func requestHandover(string) (*handover.Queue, error)               { return nil, handover.ErrUnsupported }
 func listenHandover(string) (*net.UnixListener, error)              { return nil, nil }
 func (*Daemon) storeQueue(context.Context) (*handover.Queue, error) { return nil, nil }
 
