@@ -97,8 +97,8 @@ func contestText(a, b Name, key Key, isNew bool) string {
 	return fmt.Sprint(min(a, b), " and ", max(a, b), " at ", key.Addr, " ", key.Port, "/", key.Proto, ", new: ", isNew)
 }
 
-// conflictingService returns a random service. There are only a few possible addresses and ports, so such
-// services often conflict.
+// conflictingService returns a random service. There are only a few possible addresses and ports,
+// so such services often conflict.
 func conflictingService(r *rand.Rand, name Name) *Service {
 	s := &Service{Name: name}
 	address := func() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(3))}) }

@@ -61,8 +61,8 @@ func (o Object) Counted(n uint64) Object {
 	return o
 }
 
-// Probability returns the probability that the client's next connection is sent to a backend. If affinity
-// selects a backend, it is 1 for that backend. Otherwise it is the backend's share.
+// Probability returns the probability that the client's next connection is sent to a backend. If
+// affinity selects a backend, it is 1 for that backend. Otherwise it is the backend's share.
 func (e *Explanation) Probability(backend netip.AddrPort) float64 {
 	if e.Sticky.IsValid() {
 		if e.Sticky == backend {

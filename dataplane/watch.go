@@ -45,10 +45,10 @@ func (w *watch) plan(o *Options, began time.Time, damaged bool) {
 	w.timer.Reset(time.Until(w.due))
 }
 
-// checkDamage checks vipd's objects for damage, and reports whether it found any. The next round then
-// compares everything. While every check finds damage, checks become less frequent, because a full
-// comparison is expensive. If a script damages one object after another, each of the first five
-// objects is repaired within two seconds.
+// checkDamage checks vipd's objects for damage, and reports whether it found any. The next round
+// then compares everything. While every check finds damage, checks become less frequent, because a
+// full comparison is expensive. If a script damages one object after another, each of the first
+// five objects is repaired within two seconds.
 func (e *Engine) checkDamage(ctx context.Context) (damaged bool) {
 	w := &e.watch
 	began := time.Now()

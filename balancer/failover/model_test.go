@@ -38,8 +38,8 @@ type moment struct {
 	// changed is 1 if etcd has a newer revision of the session than the revoking node knows. known
 	// is the age of the revision that the revoking node knows.
 	changed, known int8
-	// revoking is 1 while the revocation of the session is pending. revoked is 1 if etcd has executed
-	// the revocation.
+	// revoking is 1 while the revocation of the session is pending. revoked is 1 if etcd has
+	// executed the revocation.
 	revoking, revoked int8
 }
 

@@ -38,8 +38,8 @@ type ranking struct {
 	counted map[string]int
 }
 
-// blockReason returns the reason why a node can't hold a VIP and the other VIPs of its group now, or "".
-// If force is set, a node that can hold the VIP need not be able to serve it.
+// blockReason returns the reason why a node can't hold a VIP and the other VIPs of its group now,
+// or "". If force is set, a node that can hold the VIP need not be able to serve it.
 func (r *ranking) blockReason(name string, v *vip, force bool) string {
 	for _, each := range r.vips.together(v) {
 		if why := r.whyNotAlone(name, each, force); why != "" {

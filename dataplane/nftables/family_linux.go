@@ -143,8 +143,8 @@ func (y *familyTable) commit(ctx context.Context, tx *nft.Tx) error {
 	return err
 }
 
-// markUnknownLocked records that the table may differ from fronts and chains, even for frontends that
-// were not changed.
+// markUnknownLocked records that the table may differ from fronts and chains, even for frontends
+// that were not changed.
 func (y *familyTable) markUnknownLocked(err error) {
 	y.sound, y.doubt = false, fmt.Sprintf("the state of table %s is unknown after an error: %v", y.schema.table, err)
 }

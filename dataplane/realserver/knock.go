@@ -26,8 +26,8 @@ type Target struct {
 	VIP    netip.AddrPort
 }
 
-// DocumentationAddr returns an address for documentation (RFC 5737, RFC 3849). A server sends answers to it
-// by its default route, as to a client of another network.
+// DocumentationAddr returns an address for documentation (RFC 5737, RFC 3849). A server sends
+// answers to it by its default route, as to a client of another network.
 func DocumentationAddr(is4 bool) netip.Addr {
 	if is4 {
 		return netip.AddrFrom4([4]byte{198, 51, 100, 254})

@@ -57,8 +57,8 @@ func (b *backend) full(bound int) bool { return bound > 0 && b.active.Load() >= 
 // inBackoff reports whether the backend is at rest after a recent failure.
 func (b *backend) inBackoff(now int64) bool { return now < b.restUntil.Load() }
 
-// mayTry reports whether the caller may try the backend. It may if the last attempt succeeded. After
-// a rest, awake returns true for a single caller, and starts another rest for all others.
+// mayTry reports whether the caller may try the backend. It may if the last attempt succeeded.
+// After a rest, awake returns true for a single caller, and starts another rest for all others.
 func (b *backend) mayTry(now int64, patience time.Duration) bool {
 	until := b.restUntil.Load()
 	if until == 0 {

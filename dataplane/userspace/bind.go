@@ -123,8 +123,8 @@ func (bind) stop(_ context.Context, frontends []*frontend) error {
 	return nil
 }
 
-// refuse keeps the port at the VIP closed until releaseHeldPorts is called, as if no backend were active. If
-// the port should be silent but can't be, clients are refused.
+// refuse keeps the port at the VIP closed until releaseHeldPorts is called, as if no backend were
+// active. If the port should be silent but can't be, clients are refused.
 func (f *frontend) refuse() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -46,8 +46,8 @@ var (
 	errLost = errors.New("the client or the backend has reset the connection")
 )
 
-// resetDrainTime limits the time after a reset by one side in which the other side may still receive the
-// data that was sent before the reset.
+// resetDrainTime limits the time after a reset by one side in which the other side may still
+// receive the data that was sent before the reset.
 const resetDrainTime = 5 * time.Second
 
 // joinLocked adds c to the connections. It returns false if the frontend was removed or is closing.

@@ -54,8 +54,8 @@ func (d *Dataplane) lacks() string {
 	return lacks
 }
 
-// noteSuccess records that b accepts connections or answers datagrams. It costs one comparison while b
-// has no failures.
+// noteSuccess records that b accepts connections or answers datagrams. It costs one comparison
+// while b has no failures.
 func (f *frontend) noteSuccess(b *backend) {
 	if !b.answered() {
 		return

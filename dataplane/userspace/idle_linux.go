@@ -109,8 +109,8 @@ func (l *loop) isIdle(c *conn) bool {
 	return min(quiet, now-x.seenAt) >= timeout
 }
 
-// socketActivity asks the kernel about both sockets. It returns the time since either socket last received
-// data, and the total number of bytes that the peers have acknowledged.
+// socketActivity asks the kernel about both sockets. It returns the time since either socket last
+// received data, and the total number of bytes that the peers have acknowledged.
 func socketActivity(c *conn) (quiet int64, acknowledged uint64) {
 	quiet = int64(forever)
 	for i := range c.sides {

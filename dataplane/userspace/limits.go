@@ -65,10 +65,10 @@ func (b *budget) lacks() string {
 		"connection). Raise the unit's LimitNOFILE or ulimit -n; vipctl top shows which services use them", b.limit)
 }
 
-// maxFrontendRatio is the maximum ratio between the descriptors that a frontend's connections use and those
-// that are free. A single frontend gets at most four fifths of the budget, and two get four ninths
-// each. So something is left for the next frontend. With many free descriptors, the ratio has no
-// effect.
+// maxFrontendRatio is the maximum ratio between the descriptors that a frontend's connections use
+// and those that are free. A single frontend gets at most four fifths of the budget, and two get
+// four ninths each. So something is left for the next frontend. With many free descriptors, the
+// ratio has no effect.
 const maxFrontendRatio = 4
 
 // fair reports whether a frontend may use a total of n descriptors.

@@ -250,9 +250,9 @@ func (l *loop) passEnd(c *conn, i int) {
 	}
 }
 
-// handleReset handles a side that was reset. The data that it had sent still reaches the other side, for
-// example the response to a request that a backend did not read completely. Then the other side is
-// also reset.
+// handleReset handles a side that was reset. The data that it had sent still reaches the other
+// side, for example the response to a request that a backend did not read completely. Then the
+// other side is also reset.
 func (l *loop) handleReset(c *conn, i int) {
 	s := &c.sides[i]
 	switch {

@@ -75,8 +75,8 @@ type Dataplane struct {
 	// epoch is the origin of instants.
 	epoch   time.Time
 	retries atomic.Uint64
-	// reportDial, if not nil, receives the results of dials that must be reported. It is set before the
-	// first Apply.
+	// reportDial, if not nil, receives the results of dials that must be reported. It is set before
+	// the first Apply.
 	reportDial  func(balancer.Target, error)
 	followers   followers
 	remembering memoryRegistry

@@ -21,8 +21,8 @@ type follower struct {
 	watcher *fsnotify.Watcher
 	events  chan fsnotify.Event
 	errors  chan error
-	// pollOnly reports whether a directory can't be watched. Changes in such a directory are found only
-	// by polling.
+	// pollOnly reports whether a directory can't be watched. Changes in such a directory are found
+	// only by polling.
 	pollOnly bool
 	// folders maps the real paths of watched directories to their state.
 	folders map[string]*watched

@@ -225,9 +225,9 @@ func (c *Cluster) do(what string, operation func(context.Context, *clientv3.Clie
 	}
 }
 
-// retryUntilDone retries an operation until etcd accepts it or reports that it is already done. During an
-// election, which a busy machine may cause at any time, etcd refuses writes or leaves their outcome
-// open.
+// retryUntilDone retries an operation until etcd accepts it or reports that it is already done.
+// During an election, which a busy machine may cause at any time, etcd refuses writes or leaves
+// their outcome open.
 func retryUntilDone(ctx context.Context, done error, do func() error) error {
 	for {
 		err := do()

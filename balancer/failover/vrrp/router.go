@@ -155,8 +155,8 @@ func (r *router) restart(interval time.Duration) {
 	r.witness.waits, r.witness.blocked = false, false
 }
 
-// shortenDownTimer shortens the down timer to the skew, because the owner has resigned or can't serve the
-// VIPs.
+// shortenDownTimer shortens the down timer to the skew, because the owner has resigned or can't
+// serve the VIPs.
 func (r *router) shortenDownTimer() { r.due = min(r.due, r.now.Add(r.g.Skew(r.priority(), r.last))) }
 
 // claim sends the first advert of an owner. The VIPs are bound later, because a lower owner removes

@@ -131,11 +131,11 @@ func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 	return o, nil
 }
 
-// CheckCapacity returns an error if the request would make new connections to a port of a service fail, in
-// either family. It returns nil if the request has Force. New connections fail if the request
-// drains usable endpoints, and leaves fewer than min_usable endpoints and no usable backup. An
-// endpoint is usable if it does not drain, has a weight above 0, and is not down according to its
-// health and its agent.
+// CheckCapacity returns an error if the request would make new connections to a port of a service
+// fail, in either family. It returns nil if the request has Force. New connections fail if the
+// request drains usable endpoints, and leaves fewer than min_usable endpoints and no usable backup.
+// An endpoint is usable if it does not drain, has a weight above 0, and is not down according to
+// its health and its agent.
 func CheckCapacity(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Target) error {
 	drains := q.Draining != nil && *q.Draining || q.Weight != nil && *q.Weight == 0
 	if q.Force || !drains {

@@ -105,8 +105,8 @@ endpoints = [{ address = "127.58.9.1", port = 5353 }]
 	})
 }
 
-// sendFromClients sends one datagram from each of several consecutive loopback addresses. The number first
-// selects the address of the first sender.
+// sendFromClients sends one datagram from each of several consecutive loopback addresses. The
+// number first selects the address of the first sender.
 func sendFromClients(t *testing.T, first, clients int, to netip.AddrPort) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -130,8 +130,8 @@ type Daemon struct {
 	started       time.Time
 	reloaded      reloaded
 	notify        notifier
-	// inherited is the state that the previous process handed over. successorQueue is the queue to the
-	// process that replaces this process.
+	// inherited is the state that the previous process handed over. successorQueue is the queue to
+	// the process that replaces this process.
 	inherited      []handover.Item
 	successorQueue *handover.Queue
 	replacing      *net.UnixListener

@@ -38,8 +38,8 @@ func fromStore() (queue *handover.Queue, err error) {
 	return queue, nil
 }
 
-// requestHandover asks the running vipd to hand over and end, and returns its queue. It returns nil if no
-// vipd runs.
+// requestHandover asks the running vipd to hand over and end, and returns its queue. It returns nil
+// if no vipd runs.
 func requestHandover(socket string) (*handover.Queue, error) {
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	switch {

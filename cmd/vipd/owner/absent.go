@@ -104,8 +104,8 @@ func (x *absent) reasons() map[netip.Addr]string {
 	return out
 }
 
-// blockReasons returns the reason for each VIP that can't be served here. unadded lists those VIPs that
-// can't be added to a device.
+// blockReasons returns the reason for each VIP that can't be served here. unadded lists those VIPs
+// that can't be added to a device.
 func blockReasons(report *api.OwnerReport, own []netip.Addr, absent map[netip.Addr]string) (all map[netip.Addr]string, unadded []netip.Addr) {
 	all = map[netip.Addr]string{}
 	for a, v := range report.VIPs {

@@ -25,9 +25,9 @@ func now() local.Time {
 // Priority is the real-time priority of the process (SCHED_RR).
 const Priority = 5
 
-// SetRealtime gives the process real-time priority and locks its memory, if permitted. It then executes
-// the program again, because only threads that are created later inherit these settings. It returns
-// the refusals as problems.
+// SetRealtime gives the process real-time priority and locks its memory, if permitted. It then
+// executes the program again, because only threads that are created later inherit these settings.
+// It returns the refusals as problems.
 func SetRealtime() (problems []error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -182,8 +182,8 @@ type follower struct {
 	last   *api.OwnerReport
 	absent map[netip.Addr]string
 	stop   func()
-	// historyChanged is closed when etcd has another history, for example after a restore. It is nil if no
-	// core runs. The next core then doubts etcd's records for the time doubt.
+	// historyChanged is closed when etcd has another history, for example after a restore. It is
+	// nil if no core runs. The next core then doubts etcd's records for the time doubt.
 	historyChanged <-chan struct{}
 	doubt          time.Duration
 }

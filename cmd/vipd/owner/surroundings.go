@@ -20,8 +20,8 @@ type networkInfo struct {
 	routers []netip.Addr // the default gateways, or nil if the configuration names the hosts that must answer
 }
 
-// followEtcdAddr determines the address from which etcd is reached, each second until ctx ends. Name
-// lookups may be slow, so the caller must not wait for followEtcdAddr.
+// followEtcdAddr determines the address from which etcd is reached, each second until ctx ends.
+// Name lookups may be slow, so the caller must not wait for followEtcdAddr.
 func (x *networkInfo) followEtcdAddr(ctx context.Context, endpoints []string) {
 	for on := true; on; on = wake.Sleep(ctx, time.Second) {
 		x.set(&x.way, onhost.WayTo(ctx, endpoints))

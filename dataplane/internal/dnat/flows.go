@@ -85,8 +85,8 @@ func (l *leave) counts(b netip.AddrPort) bool { return l.has(b) && l.port != (co
 // keeps reports whether a connection to b may continue at the given time.
 func (l *leave) keeps(b netip.AddrPort, now time.Time) bool { return l.has(b) && l.until.After(now) }
 
-// endEventGrace is the time for which an entry stays in leaving after its drain time. It is necessary
-// because the kernel reports the end of a flow only after the flow was removed.
+// endEventGrace is the time for which an entry stays in leaving after its drain time. It is
+// necessary because the kernel reports the end of a flow only after the flow was removed.
 const endEventGrace = 10 * time.Second
 
 // NewFlows returns Flows that start working with the first Applied. Close closes conn.

@@ -203,8 +203,9 @@ var ErrBusy = errors.New("another program is changing it at the same time")
 // Tries is the maximum number of attempts that may fail with ErrBusy.
 const Tries = 10
 
-// ReadConsistent calls the function read, and records that the table was read. If another program changes
-// the table during the call, Steady repeats the call. After too many attempts it returns ErrBusy.
+// ReadConsistent calls the function read, and records that the table was read. If another program
+// changes the table during the call, Steady repeats the call. After too many attempts it returns
+// ErrBusy.
 func (o *Maintained) ReadConsistent(read func() error) error {
 	for range Tries {
 		before, err := o.Generation()

@@ -87,8 +87,8 @@ func (t *Tool) writer(ctx context.Context, table string, groups []Group) *writer
 	return w
 }
 
-// isLargeTable reports whether a table of nft is large. It returns false if the table can't be read,
-// because the write will then return the error.
+// isLargeTable reports whether a table of nft is large. It returns false if the table can't be
+// read, because the write will then return the error.
 func (t *Tool) isLargeTable(ctx context.Context, table string) bool {
 	n := 0
 	chains, err := t.list(ctx, table)

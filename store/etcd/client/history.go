@@ -10,8 +10,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// ErrHistoryChanged means that etcd has another history than before. All data that was read before is
-// invalid.
+// ErrHistoryChanged means that etcd has another history than before. All data that was read before
+// is invalid.
 var ErrHistoryChanged = errors.New("etcd was wiped, or restored from a backup")
 
 // History identifies the part of etcd's history that a client has seen. The zero value is an empty

@@ -149,8 +149,8 @@ func (o *Admin) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []Owne
 	return all, weights, nil
 }
 
-// blockReason returns the reason why a node can't own a VIP, as far as etcd shows, or "". If force is
-// set, it ignores reasons for which the node could own the VIP but not serve it.
+// blockReason returns the reason why a node can't own a VIP, as far as etcd shows, or "". If force
+// is set, it ignores reasons for which the node could own the VIP but not serve it.
 func (r *records) blockReason(name string, m failover.Member, a netip.Addr, force bool) string {
 	_, session := r.sessions[name]
 	switch _, fenced := r.fences[name]; {

@@ -140,7 +140,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	c(emitter{out, map[string]*prometheus.Desc{}})
 }
 
-// emitter receives metrics. Names omit the prefix vipd_, and labels are pairs of a name and a value.
+// emitter receives metrics. Names omit the prefix vipd_, and labels are pairs of a name and a
+// value.
 type emitter struct {
 	out   chan<- prometheus.Metric
 	known map[string]*prometheus.Desc

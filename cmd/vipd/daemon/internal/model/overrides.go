@@ -50,8 +50,8 @@ func (o Overrides) over(stored, last snap.Map[balancer.Target, *balancer.Overrid
 	return stored
 }
 
-// Apply returns the overrides after a change to the override of a target. defined lists the endpoints
-// that the target selects, and hasAgent reports whether their service has an agent.
+// Apply returns the overrides after a change to the override of a target. defined lists the
+// endpoints that the target selects, and hasAgent reports whether their service has an agent.
 func (o Overrides) Apply(t balancer.Target, change balancer.Override, defined []*balancer.Endpoint, hasAgent bool) Overrides {
 	for _, e := range balancer.OverrideEdits(o.Map, t, change, defined, hasAgent) {
 		var old balancer.Override
