@@ -20,6 +20,9 @@ type Capabilities struct {
 	// MaxMovedPorts is the maximum number of ports of a range that endpoints serve at other ports.
 	// 0 means that endpoints must serve the same ports.
 	MaxMovedPorts int
+	// MaxMovedRules is the maximum number of such ports times the number of endpoints. 0 means no
+	// limit.
+	MaxMovedRules int
 	// Nearest maps each unsupported scheduler to its replacement. All other schedulers are
 	// supported, exactly or by an equivalent.
 	Nearest map[Scheduler]Scheduler
@@ -149,10 +152,13 @@ func (u *compiledService) serves(c *Capabilities, i int) bool {
 	case p.Port.IsRange() && p.Port.Len() > c.MaxPorts:
 		u.problem(SeverityError, element("ports", i, "port"), "%s mode supports ranges of up to %d ports: port %s is not served", c.Mode, c.MaxPorts, p.Port)
 	case p.TargetPort != p.Port && p.Port.IsRange() && c.MaxMovedPorts == 0:
-		u.problem(SeverityError, element("ports", i, "target_port"), "%s mode can't map a range to other ports: port %s is not served. Leave target_port out, or use nftables mode", c.Mode, p.Port)
+		u.problem(SeverityError, element("ports", i, "target_port"), "%s mode can't map a range to other ports: port %s is not served. Use nftables mode, or let the endpoints listen on the same ports", c.Mode, p.Port)
 	case p.TargetPort != p.Port && p.Port.IsRange() && p.Port.Len() > c.MaxMovedPorts:
-		u.problem(SeverityError, element("ports", i, "target_port"), "%s mode can map ranges of up to %d ports to other ports: port %s is not served. Leave target_port out, or divide the range",
+		u.problem(SeverityError, element("ports", i, "target_port"), "%s mode can map ranges of up to %d ports to other ports: port %s is not served. Divide the range, or let the endpoints listen on the same ports",
 			c.Mode, c.MaxMovedPorts, p.Port)
+	case p.TargetPort != p.Port && p.Port.IsRange() && c.MaxMovedRules > 0 && p.Port.Len()*len(u.service.Endpoints) > c.MaxMovedRules:
+		u.problem(SeverityError, element("ports", i, "target_port"), "%s mode needs a rule for each port and endpoint, %d at most: port %s is not served. Use nftables mode, or let the endpoints listen on the same ports",
+			c.Mode, c.MaxMovedRules, p.Port)
 	default:
 		return true
 	}

@@ -2,6 +2,7 @@ package balancer
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -189,17 +190,20 @@ func TestRangesBeyondTheMode(t *testing.T) {
 		service *Service
 		max     int
 		moved   int
+		rules   int
 		want    string
 	}{
-		"none":           {plain, 0, 0, "test mode does not support ranges of ports: port 8000-8999 is not served"},
-		"too many":       {plain, 999, 0, "test mode supports ranges of up to 999 ports: port 8000-8999 is not served"},
-		"served":         {plain, 1000, 0, ""},
-		"moved":          {moved, 1000, 1000, ""},
-		"not moved":      {moved, 1000, 0, "test mode can't map a range to other ports: port 8000-8999 is not served. Leave target_port out, or use nftables mode"},
-		"moved too many": {moved, 1000, 999, "test mode can map ranges of up to 999 ports to other ports: port 8000-8999 is not served. Leave target_port out, or divide the range"},
+		"none":           {plain, 0, 0, 0, "test mode does not support ranges of ports: port 8000-8999 is not served"},
+		"too many":       {plain, 999, 0, 0, "test mode supports ranges of up to 999 ports: port 8000-8999 is not served"},
+		"served":         {plain, 1000, 0, 0, ""},
+		"moved":          {moved, 1000, 1000, 0, ""},
+		"not moved":      {moved, 1000, 0, 0, "test mode can't map a range to other ports: port 8000-8999 is not served. Use nftables mode, or let the endpoints listen on the same ports"},
+		"moved too many": {moved, 1000, 999, 0, "test mode can map ranges of up to 999 ports to other ports: port 8000-8999 is not served. Divide the range, or let the endpoints listen on the same ports"},
+		"rules":          {moved, 1000, 1000, 1000 * len(moved.Endpoints), ""},
+		"too many rules": {moved, 1000, 1000, 1000*len(moved.Endpoints) - 1, fmt.Sprintf("test mode needs a rule for each port and endpoint, %d at most: port 8000-8999 is not served. Use nftables mode, or let the endpoints listen on the same ports", 1000*len(moved.Endpoints)-1)},
 	} {
 		mode := rangesMode
-		mode.MaxPorts, mode.MaxMovedPorts = c.max, c.moved
+		mode.MaxPorts, mode.MaxMovedPorts, mode.MaxMovedRules = c.max, c.moved, c.rules
 		var in Inputs
 		in.Services = in.Services.Set("a", c.service)
 		d := Compile(Env{Capabilities: mode}, in)

@@ -334,12 +334,12 @@ type loneList []struct {
 	Name string `toml:"name"`
 }
 
-func (loneList) Lone() {}
+func (loneList) AllowsSingle() {}
 
-// TestLoneElement decodes a list that users may also write as a single table. The path of a problem
+// TestSingleElement decodes a list that users may also write as a single table. The path of a problem
 // must contain an index only if a list was written. Tree must encode a list with one element as a
 // table.
-func TestLoneElement(t *testing.T) {
+func TestSingleElement(t *testing.T) {
 	type holder struct {
 		List loneList `toml:"list"`
 	}

@@ -41,7 +41,9 @@ const (
 // The key of their entries has no protocol, because nft allows at most four fields in a set's key.
 // If services of TCP and SCTP share an address and a port, and an endpoint of both satisfies the
 // condition for one service, its entry also applies to the other. The key of a range of ports has
-// the protocol instead of the endpoint's port, because the client's port determines that port.
+// the protocol instead of the endpoint's port, because the client's port determines that port. So a
+// range has no entry for an address that also has a backend for which condition is false, such as
+// the backend with the new ports after target_port has changed.
 func endpointsThat(condition func(balancer.Backend) bool) func(*balancer.Frontend) []setEntry {
 	return func(f *balancer.Frontend) (entries []setEntry) {
 		if f.Addr.IsLoopback() || f.Proto == balancer.UDP || isDirect(f) {
@@ -50,6 +52,9 @@ func endpointsThat(condition func(balancer.Backend) bool) func(*balancer.Fronten
 		for _, b := range f.Backends {
 			e := setEntry{Addr: f.Addr, Port: f.Key.Port, To: b.Addr}
 			if f.Key.Port.IsRange() {
+				if slices.ContainsFunc(f.Backends, func(o balancer.Backend) bool { return o.Addr.Addr() == b.Addr.Addr() && !condition(o) }) {
+					continue
+				}
 				e.Proto, e.To = f.Proto.Number(), netip.AddrPortFrom(b.Addr.Addr(), 0)
 			}
 			if condition(b) && e.To.Addr().Is4() == f.Addr.Is4() {

@@ -169,8 +169,8 @@ func TestOwnAddressesComeAndGo(t *testing.T) {
 
 	// The host loses its own address, so vipd must add it again.
 	l.Host().DelAddr("client", "10.96.0.10/24")
-	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "gone") {
-		t.Fatalf("reason = %q, %v; want a reason that says gone", reason, err)
+	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "is missing") {
+		t.Fatalf("reason = %q, %v; want a reason that says missing", reason, err)
 	}
 	apply(t, h, web)
 	checkWhere(t, h, "10.96.0.10", "lo")
@@ -178,8 +178,8 @@ func TestOwnAddressesComeAndGo(t *testing.T) {
 
 	// Another program removes the address that vipd has added.
 	l.Host().DelAddr("lo", "10.96.0.10/32")
-	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "gone") {
-		t.Fatalf("reason = %q, %v; want a reason that says gone", reason, err)
+	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "is missing") {
+		t.Fatalf("reason = %q, %v; want a reason that says missing", reason, err)
 	}
 	apply(t, h, web)
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
@@ -249,7 +249,7 @@ func TestSourceOfConnections(t *testing.T) {
 	if to, err := RouteTo(addrOf("10.96.0.10")); err != nil || !to.Local {
 		t.Fatalf("RouteTo(VIP) without the node's address = %+v, %v; want a local route", to, err)
 	}
-	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "node's address") {
+	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "no longer has the address 10.2.0.1") {
 		t.Fatalf("Intact = %q, %v; want a reason that names the node's address", reason, err)
 	}
 	apply(t, h, both...)
@@ -401,7 +401,7 @@ func TestGatewayIsNotAdded(t *testing.T) {
 		apply(t, h, frontend(netip.AddrPortFrom(addrOf(vip), 80).String()), frontend("10.96.0.10:80"))
 		checkWhere(t, h, vip, "none")
 		checkWhere(t, h, "10.96.0.10", "lo")
-		if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, vip+" is not local: it is a gateway of this node") {
+		if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, vip+" is not local: it is the address of a gateway") {
 			t.Fatalf("problems = %v, want a problem about the gateway", p)
 		}
 		checkIntact(t, h)

@@ -35,6 +35,7 @@ func Capabilities() balancer.Capabilities {
 		},
 		MaxPorts:      balancer.AllPorts.Len(),
 		MaxMovedPorts: maxMovedPorts,
+		MaxMovedRules: maxMovedRules,
 		Forwards:      []balancer.Forward{balancer.NATForward},
 		KeepsSource:   true,
 		DropsClients:  true,
@@ -42,8 +43,10 @@ func Capabilities() balancer.Capabilities {
 }
 
 // maxMovedPorts is the maximum number of ports of a range that endpoints serve at other ports. Each
-// endpoint has a rule for each port, and the first packet of a connection passes half of them.
-const maxMovedPorts = 1000
+// endpoint has a rule for each port, and the first packet of a connection passes half of them. A
+// change of endpoints may write all rules of the range, so maxMovedRules limits their number: 3,000
+// rules are written in 0.2 s.
+const maxMovedPorts, maxMovedRules = 1000, 20_000
 
 // Needs returns the requirements of iptables mode.
 func Needs() dataplane.Needs {

@@ -384,12 +384,13 @@ func openPartOf(e *nft.FoundElem, f nft.TableFamily) (k balancer.Key, ports bala
 }
 
 // targetOf decodes an element of the map range-targets. It returns a port of the range, and the
-// endpoints' port.
+// endpoints' port. The port is never 0, which means a missing element: another program that writes
+// 0 has damaged the element, and any wrong port makes the dataplane repair it.
 func targetOf(e *nft.FoundElem) (port, target uint16, ok bool) {
 	if len(e.Key) < 4 || len(e.Data) < 2 {
 		return 0, 0, false
 	}
-	return binary.BigEndian.Uint16(e.Key[len(e.Key)-4:]), binary.BigEndian.Uint16(e.Data), true
+	return binary.BigEndian.Uint16(e.Key[len(e.Key)-4:]), max(1, binary.BigEndian.Uint16(e.Data)), true
 }
 
 // put sets element n of a list to v, and extends the list if necessary. It ignores numbers that are

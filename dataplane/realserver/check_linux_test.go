@@ -29,7 +29,7 @@ func TestCheckClaims(t *testing.T) {
 	}{
 		{true, nil, nil, true, "no host on lan answers ARP requests for 10.96.0.1"},
 		{true, other, nil, false, "another host (02:00:00:00:00:09) answers ARP requests for 10.96.0.1"},
-		{true, nil, errors.New("the link is down"), false, "is unknown: the link is down"},
+		{true, nil, errors.New("the link is down"), false, ": the link is down"},
 		{false, other, nil, true, "this host does not hold 10.96.0.1 now"},
 	} {
 		g := Gateway{

@@ -383,7 +383,7 @@ func TestAutoFallsBackToBind(t *testing.T) {
 	if _, err := askOnce(f.AddrPort(), ""); err != nil {
 		t.Error(err)
 	}
-	if _, err := New(Options{Intercept: "tproxy"}); err == nil || !strings.Contains(err.Error(), "auto, redirect and bind") {
+	if _, err := New(Options{Intercept: "tproxy"}); err == nil || !strings.Contains(err.Error(), "auto, redirect or bind") {
 		t.Errorf("error = %v, want one that lists the possible values", err)
 	}
 }

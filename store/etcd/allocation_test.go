@@ -76,7 +76,7 @@ func TestParallelAllocation(t *testing.T) {
 			t.Errorf("pools = %+v, %v, want %d held addresses", pools, err, n)
 		}
 		if _, err = shared.Apply(t.Context(), definitions.Change{Name: "more", Fields: auto("")}); i == 0 {
-			expectError(t, err, `pool default is exhausted: all 100 addresses of 10.96.0.0/26, 10.97.0.0/27, 10.98.0.0/29, 10.99.0.0/31`)
+			expectError(t, err, `pool default is exhausted: services hold or name all 100 addresses of 10.96.0.0/26, 10.97.0.0/27, 10.98.0.0/29, 10.99.0.0/31`)
 		} else if err != nil {
 			t.Error(err)
 		}
@@ -92,7 +92,7 @@ func TestAllocation(t *testing.T) {
 	w := newWriter(t, p.config)
 	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	_, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: auto("")})
-	expectError(t, err, `there is no pool default: "vipctl pool set default CIDR...`)
+	expectError(t, err, `there is no pool default: create it with "vipctl pool set default CIDR...`)
 	setPool(t, w, "default", "10.96.0.0/28")
 	setPool(t, w, "blue", "10.96.0.0/29", "fd00:96::/64")
 	_, err = w.Apply(t.Context(), definitions.Change{Name: "web", Fields: auto("", "blue")})

@@ -43,9 +43,9 @@ func hostileKeys() map[string]hostile {
 		"/services/":               {web, "has no valid service name", false},
 		"/endpoints/web/a":         {`{"address":"10.0.0.256"}`, "10.0.0.256", false},
 		"/endpoints/web/":          {`{"address":"10.0.0.1"}`, "needs an ID", false},
-		"/endpoints/web/a b":       {`{"address":"10.0.0.1"}`, "is not possible", false},
-		"/endpoints/web/a/b":       {`{"address":"10.0.0.1"}`, "is not possible", false},
-		"/endpoints/web/\xff":      {`{"address":"10.0.0.1"}`, "is not possible", false},
+		"/endpoints/web/a b":       {`{"address":"10.0.0.1"}`, "is not valid: use only printable characters", false},
+		"/endpoints/web/a/b":       {`{"address":"10.0.0.1"}`, "is not valid: use only printable characters", false},
+		"/endpoints/web/\xff":      {`{"address":"10.0.0.1"}`, "is not valid: use only printable characters", false},
 		"/endpoints/web":           {`{"address":"10.0.0.1"}`, "needs an ID", false},
 		"/endpoints/web/big":       {`{"address":"10.0.0.1","zone":"` + strings.Repeat("z", 16<<10) + `"}`, "at most 16384 are allowed", false},
 		"/overrides/web/10.0.0.1":  {`{}`, "needs weight or draining", false},
@@ -283,7 +283,7 @@ func TestLeases(t *testing.T) {
 		}
 	}
 	kept := f.wait("both kept", func(s store.Snapshot) bool { return len(s.Problems) == 1 && s.Endpoints.Len() == 2 })
-	if p := kept.Problems[0]; p.Service != "web" || p.Severity != balancer.SeverityWarning || !strings.Contains(p.Text, "2 stay in use") {
+	if p := kept.Problems[0]; p.Service != "web" || p.Severity != balancer.SeverityWarning || !strings.Contains(p.Text, "2 endpoints stay in use") {
 		t.Errorf("problem = %+v, want a warning that 2 endpoints stay in use", p)
 	}
 	for id, e := range kept.Endpoints.All() {

@@ -141,7 +141,7 @@ func TestSetNode(t *testing.T) {
 	_, err := set("b", func(c *schema.NodeConfig) { c.Mode = "ipv" })
 	expectError(t, err, `configuring node b: "ipv" is not a mode`)
 	_, err = set("b/c", func(*schema.NodeConfig) {})
-	expectError(t, err, "is not possible")
+	expectError(t, err, "is not valid: use only printable characters")
 	if _, err := w.Presence("b/c", schema.NodeLive{}, time.Minute); err == nil {
 		t.Error("Presence for a node name that contains a slash = nil error, want an error")
 	}

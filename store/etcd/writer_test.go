@@ -171,7 +171,7 @@ func TestWritesWhatIsRead(t *testing.T) {
 			return err
 		},
 	} {
-		if err := write(); err == nil || !strings.Contains(err.Error(), p.config.Prefix+key+" would have 16") || !strings.Contains(err.Error(), "16384 at most") {
+		if err := write(); err == nil || !strings.Contains(err.Error(), p.config.Prefix+key+" would have 16") || !strings.Contains(err.Error(), "reads at most 16384") {
 			t.Errorf("%s: error = %v, want one with the key and the maximum length", key, err)
 		}
 	}

@@ -115,6 +115,7 @@ func redis(t *testing.T, e example) {
 	connect(first)
 	_ = sentinel.Close()
 	described(t, e, "check 2 of 2 (tcp): connection refused", "an endpoint is up if it passes all of them")
+	serveRedis(t, "127.10.8.11:26379", &primary) // so that the example ends without problems
 }
 
 // described waits until the service's description contains all texts.

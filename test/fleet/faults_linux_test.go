@@ -279,7 +279,7 @@ func (w *world) restartAll(mode string, l *loop) {
 	w.each(func(n *node) { n.start(mode) })
 	w.each(func(n *node) {
 		s := n.await("vipd to serve without etcd", func(s status) bool { return s.Ready })
-		if s.Store.Connected || s.Store.Revision != revisions[n] || !strings.Contains(s.Store.Error, "kept in") {
+		if s.Store.Connected || s.Store.Revision != revisions[n] || !strings.Contains(s.Store.Error, "saved in") {
 			w.t.Errorf("store of %s, started without etcd = %+v; want revision %d", n.name, s.Store, revisions[n])
 		}
 		n.drained()

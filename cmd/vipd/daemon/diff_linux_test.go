@@ -54,7 +54,7 @@ endpoints = [{ address = "10.2.1.2", port = 8080 }]
 			if what == "the guard" { // services may work without the guard, so its absence is a problem and not a difference
 				got = n.problems()
 			}
-			return strings.Contains(got, "does nothing")
+			return strings.Contains(got, "differ from vipd's")
 		}
 		wait.For(t, wait.Patience, "the failed repair of "+what, func() bool {
 			// An earlier repair may still run, and undo the edit.

@@ -135,7 +135,7 @@ func TestFleetAway(t *testing.T) {
 	m.stop()
 	m.start()
 	m.answers("127.41.0.5", "one")
-	if s := m.status().Store; s.Connected || !s.EverRead || !strings.Contains(s.Error, "kept in") {
+	if s := m.status().Store; s.Connected || !s.EverRead || !strings.Contains(s.Error, "saved in") {
 		t.Errorf("store after a restart without etcd = %+v, want the state that was kept from before the restart", s)
 	}
 	for _, e := range m.etcd.Members {
@@ -281,7 +281,7 @@ func TestFleetFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait.For(t, wait.Patience, "the problem", func() bool {
-		return strings.Contains(m.problems(), "does not see this node: ") && strings.Contains(m.problems(), "database space exceeded; to write again: etcdctl compact")
+		return strings.Contains(m.problems(), "does not see this node: ") && strings.Contains(m.problems(), "database space exceeded; to make etcd writable again, run etcdctl compact")
 	})
 	alarm(etcdserverpb.AlarmRequest_DEACTIVATE)
 	wait.For(t, wait.Patience, "the end of the problem", func() bool { return m.problems() == "" })

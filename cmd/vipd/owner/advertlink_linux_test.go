@@ -128,7 +128,7 @@ func TestVRRPWithdrawnGateway(t *testing.T) {
 	wait.For(t, wait.Patience, "gw2 to follow the owner", p.b.follows)
 	p.b.ns.Exec("ip", "route", "del", "default")
 	wait.For(t, wait.Patience, "the problem", func() bool {
-		return p.b.problem("main has no host for ownership.reach: the route by 10.9.0.50 is withdrawn")
+		return p.b.problem("main has no host for ownership.reach: the route via 10.9.0.50 is withdrawn")
 	})
 	time.Sleep(time.Second) // after this time, the gateway's last answer is too old
 	p.a.signal(syscall.SIGKILL)

@@ -34,7 +34,7 @@ func TestReportedGroups(t *testing.T) {
 		{name: "peer", vips: []string{a + " main", b + " main", peer + " main"}, groups: "main 2 10.9.0.1,10.9.0.2", problem: peer + " is a VIP of the group"},
 		{name: "all VIPs removed"},
 		{name: "moved to another group", vips: []string{a + " other", b + " other"}, groups: "other 2 10.9.0.1,10.9.0.2", other: true},
-		{name: "too many", vips: append(many, a+" main"), groups: "main 1 10.9.0.1", problem: "an advert has room for 255"},
+		{name: "too many", vips: append(many, a+" main"), groups: "main 1 10.9.0.1", problem: "an advert can list only 255"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			main := config.VRRP{RouterID: 51, Peers: []netip.Addr{netip.MustParseAddr(peer)}}

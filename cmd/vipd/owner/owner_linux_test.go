@@ -375,7 +375,7 @@ func (f *fleet) full() {
 	for _, g := range f.hosts {
 		if g != dead {
 			wait.For(f.t, wait.Patience, "the problem that etcd is full", func() bool {
-				return g.problem("because etcd accepts no writes") && g.problem("database space exceeded; to write again: etcdctl compact")
+				return g.problem("because etcd accepts no writes") && g.problem("database space exceeded; to make etcd writable again, run etcdctl compact")
 			})
 		}
 	}

@@ -38,5 +38,5 @@ func isAccepted(flow *conntrack.Flow) bool {
 	}
 	accepting.Lock()
 	defer accepting.Unlock()
-	return accepting.ports[flow.Backend().Port()] > 0
+	return accepting.ports[flow.Reply.Src.Port()] > 0
 }

@@ -311,6 +311,11 @@ func TestConnectionsOfAnotherModeAreItsOwn(t *testing.T) {
 	if later(&flow) {
 		t.Error("connection is stale while the port accepts connections = true, want false")
 	}
+	ranged := flow
+	ranged.Orig.Dst, ranged.Ports = netip.AddrPortFrom(f.Addr, 8003), balancer.NewPortRange(8000, 8009)
+	if !isAccepted(&ranged) {
+		t.Error("connection to the fourth port of a range is accepted = false, want true")
+	}
 	other()
 	if !later(&flow) {
 		t.Error("connection is stale after the port was closed = false, want true")

@@ -77,7 +77,7 @@ func TestProblemThresholds(t *testing.T) {
 		want                  string
 	}{
 		{name: "3 percent", port: "http", connections: 100, failures: 3, want: "10.2.0.2:8080 did not answer 3 of 100 new connections in the last minute: its replies to clients such as 10.1.0.2 probably " +
-			"miss this host: run `ip route replace 10.1.0.2 via 10.2.0.1` on the endpoint, or set snat = \"always\" for service web"},
+			"bypass this host: run `ip route replace 10.1.0.2 via 10.2.0.1` on the endpoint, or set snat = \"always\" for service web"},
 		{name: "below 3 percent", port: "http", connections: 101, failures: 3},
 		{name: "ten", port: "http", connections: 10, failures: 1, want: "1 of 10 "},
 		{name: "few connections", port: "http", connections: 9, failures: 9},
