@@ -336,9 +336,9 @@ type loneList []struct {
 
 func (loneList) AllowsSingle() {}
 
-// TestSingleElement decodes a list that users may also write as a single table. The path of a problem
-// must contain an index only if a list was written. Tree must encode a list with one element as a
-// table.
+// TestSingleElement decodes a list that users may also write as a single table. The path of a
+// problem must contain an index only if a list was written. Tree must encode a list with one
+// element as a table.
 func TestSingleElement(t *testing.T) {
 	type holder struct {
 		List loneList `toml:"list"`

@@ -32,6 +32,7 @@ type reference struct {
 	kept    bool // Close was called with keep, so the next dataplane continues with this reference
 	chosen  int
 	running sync.WaitGroup
+	sockets []io.Closer // the sockets of all flows, which a fault may keep open until Close
 }
 
 // fault is a mistake that a dataplane could make.
@@ -352,8 +353,12 @@ func (r *reference) Close(_ context.Context, keep bool) error {
 	for _, f := range r.leaving {
 		f.endLocked(func(netip.AddrPort) bool { return true })
 	}
+	sockets := r.sockets
 	r.mu.Unlock()
 	if r.fault != "leaves services" {
+		for _, s := range sockets {
+			_ = s.Close()
+		}
 		r.running.Wait()
 	}
 	return nil

@@ -46,6 +46,7 @@ func (r *reference) flow(e *front, pc *net.UDPConn, from netip.AddrPort) (*pair,
 	}
 	c := &pair{backend: b, from: from, to: to}
 	e.flows[from] = c
+	r.sockets = append(r.sockets, b)
 	if r.fault != "miscounts" {
 		r.counted[e.f.Key]++
 	}
