@@ -10,7 +10,7 @@ import (
 // A few failing tests of thousands run again, each alone. A test that then passes each time failed
 // because of the load. It is still a defect, of the test or of the product, and the report names it
 // with its output. It does not fail the run.
-const fewFailing, timesAgain = 3, 3
+const fewFailing, timesAgain = 8, 2
 
 // failingTests returns a plan for each failing test. It returns none if too much failed, or if a
 // second run can't excuse the failure.

@@ -89,7 +89,7 @@ func runAll(p plan, s *summary) (readErr, waitErr error) {
 // packagesAtOnce is the minimum number of packages that go test runs at once. testsAtOnce is the
 // minimum number of parallel tests in a package. Both may exceed the number of CPUs, because tests
 // mostly wait.
-const packagesAtOnce, testsAtOnce = 6, 4
+const packagesAtOnce, testsAtOnce = 4, 4
 
 // runHere runs go test. The second error is go test's.
 func runHere(p plan, s *summary) (readErr, waitErr error) {
