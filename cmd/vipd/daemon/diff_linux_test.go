@@ -72,7 +72,7 @@ endpoints = [{ address = "10.2.1.2", port = 8080 }]
 		t.Setenv("PATH", path)
 		wait.For(t, wait.Patience, what+" to be repaired", func() bool { return n.diff() == "" })
 	}
-	if got := n.eventsOf(events.Drift); !strings.Contains(got, "repaired") || strings.Contains(got, "has filters now") {
+	if got := n.eventsOf(events.Drift); !strings.Contains(got, "repaired") || strings.Contains(got, "now has filter rules") {
 		t.Errorf("drift events = %q, want an event that names the repaired object", got)
 	}
 }
