@@ -173,8 +173,8 @@ func counted(h *history, f *balancer.Frontend) (able, out, down int) {
 	return able, out, down
 }
 
-// nodeOf returns the node of the first endpoint that has the address at, which is the address of a
-// backend of f.
+// nodeOf returns the node of the first endpoint of s whose address is at. f has a backend with this
+// address.
 func nodeOf(h *history, s *balancer.Service, f *balancer.Frontend, at netip.AddrPort) string {
 	port := s.Ports[slices.IndexFunc(s.Ports, func(p balancer.Port) bool { return p.Name == f.Port })]
 	for _, e := range balancer.UsedEndpoints(&h.env, s, &h.in) {

@@ -9,8 +9,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestNoFrontendLeadsToItself adds an endpoint that has the address and port of a frontend of its
-// service. The frontend must not have itself as a backend, but must keep its other backends.
+// TestNoFrontendLeadsToItself adds an endpoint with the address and port of the service's own
+// frontend. The frontend must not be its own backend, and must keep its other backends.
 func TestNoFrontendLeadsToItself(t *testing.T) {
 	endpoint := func(a string, port uint16) balancer.Endpoint {
 		return balancer.Endpoint{Address: addr(a), Port: port, Weight: 1}

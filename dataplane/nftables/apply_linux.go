@@ -187,7 +187,7 @@ func (y *familyTable) addRange(e *edit, k balancer.Key, was, next *front) {
 		setElement(e, s.ranged.targets, targetKey(k, port), was.targets[port], next.targets[port], targetData)
 	}
 	for port := range next.targets {
-		if _, there := was.targets[port]; !there {
+		if _, ok := was.targets[port]; !ok {
 			setElement(e, s.ranged.targets, targetKey(k, port), 0, next.targets[port], targetData)
 		}
 	}

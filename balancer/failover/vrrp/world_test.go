@@ -142,7 +142,7 @@ func (w *world) run(d time.Duration) {
 	}
 }
 
-// deliver passes each packet whose time has come to its host.
+// deliver gives each packet that is due to its host.
 func (w *world) deliver() {
 	for i := 0; i < len(w.packets); i++ {
 		if p := w.packets[i]; p.at <= w.now {
