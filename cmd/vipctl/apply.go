@@ -12,19 +12,27 @@ import (
 func applyVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "apply", Args: "-f FILE", Brief: "write services to etcd",
-		About: "Makes the services in etcd what FILE says: creates missing ones, updates those that differ, and leaves the " +
-			"others alone. FILE is TOML or JSON; -f may be repeated, and takes a folder (its *.toml and *.json) and - " +
-			"(standard input). JSON is {\"services\": {NAME: {...}}}, as \"vipctl export -o json\" prints it; the outer object " +
-			"may be left out.\n\n" +
-			"Everything is checked first, also against etcd: two services can't have the same address, port and protocol, or " +
-			"the same node port. If anything is wrong, nothing is written. Then each service is written in one transaction, " +
-			"which adds to its history. If someone else changed a service meanwhile, their change stays, and the error names " +
-			"them and the time. Settings of addresses ([vips.\"ADDRESS\"]) are written beside the services.\n\n" +
-			"Fields that this version does not know are errors, unless the service has them in etcd already. The last line " +
-			"names the revision that \"vipctl wait\" waits for.\n\n" +
-			"With --confirm, etcd keeps the changes beside the services, and the hosts of --on serve them at once. \"vipctl confirm\" then writes " +
-			"them for all hosts. Otherwise each host reverts them when the time is over, also without etcd, or by \"vipctl abort\". Removals, settings " +
-			"of addresses and services that need new addresses of pools can't be pending.",
+		About: `Creates or updates services in etcd so that they match FILE. Other services
+stay unchanged. FILE is TOML or JSON. -f may be repeated, and accepts a folder
+(its *.toml and *.json files) or - for standard input. The JSON form is
+{"services": {NAME: {...}}}, as printed by "vipctl export -o json"; the outer
+object is optional.
+
+All services are checked before anything is written: two services can't have
+the same address, port and protocol, or the same node port. Each service is
+then written in one transaction, which adds a version to its history. If
+someone else changes a service at the same time, that change stays, and the
+error names its author and time. Address settings ([vips."ADDRESS"]) are also
+written.
+
+Unknown fields are errors, unless the service in etcd already has them. The
+last line of the output contains the revision for "vipctl wait".
+
+With --confirm, the change is pending: the hosts of --on use it at once, and
+no other host does. "vipctl confirm" writes it for all hosts. After "vipctl
+abort", or if nobody confirms in time, each host reverts it, even without
+etcd. A pending change can't remove services, change address settings, or
+allocate addresses from pools.`,
 		Example: "vipctl apply -f services.toml --dry-run",
 		Flags: []cli.Flag{
 			recursiveFlag(),

@@ -27,11 +27,15 @@ import (
 func debugVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "debug", Args: "bundle", Brief: "gather the information for a bug report in one file",
-		About: "\"debug bundle\" writes a tar.gz: what vipd says of itself (status, lists, differences, events), doctor's findings, the " +
-			"configuration and services files, what vipd has in the kernel, addresses and routes, and what its goroutines " +
-			"do. What can't be gathered says why, in its place.\n\n" +
-			"Headers and texts that checks send, arguments of programs, and passwords and queries in URLs are replaced by \"(hidden)\". " +
-			"Files that hold passwords or keys are not read. Clients' addresses are left out. Look through it before you send it: names and addresses of your network are in it.",
+		About: `"debug bundle" writes a tar.gz file with vipd's status, lists, differences and
+events, doctor's findings, the configuration and services files, vipd's kernel
+objects, addresses, routes, and the stacks of vipd's goroutines. If something
+can't be read, the bundle contains the reason instead.
+
+Headers and texts that checks send, arguments of programs, and passwords and
+queries in URLs are replaced by "(hidden)". Files with passwords or keys are
+not read, and clients' addresses are omitted. Review the bundle before you
+share it: it contains names and addresses of your network.`,
 		Example: "sudo vipctl debug bundle --file /tmp/bundle.tar.gz",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "write to `FILE`; - writes to standard output; default: vipd-HOST-TIME.tar.gz in this folder"},

@@ -15,13 +15,22 @@ import (
 func checkVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "check", Args: "[FILE...]", Brief: "validate files before a daemon reads them",
-		About: "Reads each FILE as the daemon would, and prints every problem, a line each, with file, line and field. FILE is " +
-			"a daemon's config (with the services in it and where its [store].path leads), a services file, a folder of " +
-			"those, or - (standard input); without FILE it is the daemon's config, /etc/vipd/vipd.toml or --config. [defaults] hold for the files that they come with.\n\n" +
-			"It also reports settings that the mode can't honour: the mode of --mode or of the file. If that is auto, it is the mode of " +
-			"the running vipd, or without a vipd any mode. What depends on the host is a warning, for the file may be another host's: files, programs and users that this " +
-			"host lacks, and the interface of VIPs, VIPs that are an endpoint's address, and ports of this host's " +
-			"own addresses on which a program listens. The exit code is 1 if any problem is more than a warning. No daemon is needed.",
+		About: `Reads each FILE as the daemon would, and prints each problem on a line with
+its file, line and field. FILE is a daemon's config, a services file, a folder
+of services files, or - for standard input. The default is the daemon's config
+(--config). A daemon's config is checked together with its services and the
+files of its [store].path. The [defaults] of a config apply only to its own
+services.
+
+Settings that the mode can't honour are also reported. The mode is --mode, or
+the mode in the file. If that is auto, it is the running vipd's mode; without
+a running vipd, all settings are accepted that any mode can honour.
+
+Some findings depend on the host, and are only warnings because the file may
+be for another host: missing files, programs, users or interfaces, VIPs that
+are an endpoint's address, and ports on which a program already listens. The
+exit code is 1 if there is a problem other than a warning. No daemon is
+needed.`,
 		Example: "vipctl check /etc/vipd/vipd.toml --mode userspace",
 		Values:  modeValues(),
 		Flags:   []cli.Flag{modeFlag("also report settings that this `MODE` can't honour: " + wording.List(config.ModeName("").Values(), "or"))},

@@ -18,14 +18,22 @@ import (
 func checkNowVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "check-now", Args: "SERVICE ADDRESS[:PORT]|--direct [SERVICE]", Brief: "run an endpoint's health check once, and show the exchange",
-		About: "The daemon of this host runs the health check of an endpoint once. Prints what was sent (>), what was received " +
-			"(<), other events (*), and the result. The exit code is 0 if the check passed, else 1. The result does not " +
-			"count: the endpoint's state and the time of its next check stay as they are.\n\n" +
-			"ADDRESS may be a DNS name: then all its addresses are checked, and JSON is a list. " +
-			"An endpoint that is checked at several ports needs PORT too. Values of headers that carry secrets, and texts that tcp and udp checks send, are not shown.\n\n" +
-			"With --direct, it tests the endpoints of services with forward = \"dr\" from this gateway, or of SERVICE alone: no host on their link answers ARP or neighbor " +
-			"discovery for the VIP, they accept TCP connections to the VIP, and their answers to other networks do not go through this host. " +
-			"It sends ARP requests and TCP segments. Each failure is a sentence with its remedy, and the exit code is then 1.",
+		About: `Makes this host's daemon run the health check of an endpoint once. It prints
+what was sent (>), what was received (<), other events (*), and the result.
+The exit code is 0 if the check passed, otherwise 1. The result does not
+change the endpoint's state or the time of its next check.
+
+ADDRESS may be a DNS name: all its addresses are then checked, and JSON output
+is a list. If an endpoint is checked at several ports, PORT is required. Secret
+headers, and texts that tcp and udp checks send, are not shown.
+
+With --direct, it tests the path from this gateway to the endpoints of
+services with forward = "dr", or only of SERVICE. Three conditions must hold:
+no host on their link answers ARP or neighbor discovery for the VIP, the
+endpoints accept TCP connections to the VIP, and their replies to other
+networks do not pass through this host. The test sends ARP requests and TCP
+segments. Each failure is printed with its remedy, and the exit code is then
+1.`,
 		Example:  "vipctl check-now web 192.168.1.11",
 		Formats:  []string{cli.FormTable, cli.FormJSON},
 		Flags:    []cli.Flag{&cli.BoolFlag{Name: "direct", Usage: "test the path to the real servers of services with direct routing"}},

@@ -31,12 +31,16 @@ import (
 func cleanupVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "cleanup", Brief: "remove everything that vipd ever created on this host",
-		About: "Removes what vipd left on this host, also after a crash: rules and sets, addresses and their device, changed " +
-			"sysctls (their old values are restored), and its files in run_dir and state_dir, including overrides and drains. " +
-			"It removes nothing else, and prints a line for each thing; many of a kind share one. It needs root.\n\n" +
-			"It works without a daemon, and refuses while one runs in this network namespace, whatever its config: stop that " +
-			"first, or use --force. A vipd owner it stops itself, which gives its VIPs away. The config says where things are; " +
-			"without one the defaults hold. With --mode it removes only what that mode created.",
+		About: `Removes everything that vipd left on this host, even after a crash: rules and
+sets, addresses and their device, changed sysctls (their previous values are
+restored), and its files in run_dir and state_dir, including overrides and
+drains. It removes nothing else, and prints what it removed. It needs root.
+
+It works without a daemon. If vipd runs in this network namespace, with any
+config, it refuses: stop vipd first, or use --force. It stops a running "vipd
+owner" itself, so that other hosts own its VIPs. The config states where vipd's
+files and objects are; without a config, the defaults apply. With --mode, it
+removes only the objects that this mode created.`,
 		Example: "sudo vipctl cleanup --dry-run",
 		Values:  modeValues(),
 		Flags: []cli.Flag{

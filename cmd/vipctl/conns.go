@@ -24,15 +24,22 @@ import (
 func connsVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "conns", Args: "[SERVICE]", Brief: "live connections",
-		About: "Lists the connections that are open now: client, frontend, endpoint, state and age. -o wide adds the " +
-			"service and the bytes from and to the client.\n\n" +
-			"The kernel remembers closed connections for minutes, and idle UDP flows. The last line counts them; " +
-			"--state time-wait lists them. -o json has all of them. In kernel modes, age and bytes need the sysctls " +
-			"net.netfilter.nf_conntrack_timestamp and nf_conntrack_acct.\n\n" +
-			"--follow shows a line for each that begins or ends. The kernel tells the end of a TCP connection when it forgets it, " +
-			"which is minutes after it was closed.\n\n" +
-			"--kill ends connections: both sides see a reset, in nftables and iptables mode as soon as they send something. It counts " +
-			"only connections that were not closed yet. In ipvs mode the kernel can't end single connections.",
+		About: `Lists the open connections with client, frontend, endpoint, state and age. -o
+wide adds the service, and the bytes from and to the client.
+
+The kernel remembers closed TCP connections and idle UDP flows for minutes.
+They are only counted, in the last line; --state time-wait lists them, and -o
+json includes them. In the kernel modes, age and bytes need the sysctls
+net.netfilter.nf_conntrack_timestamp and nf_conntrack_acct.
+
+--follow prints a line when a connection starts or ends. The kernel reports
+the end of a TCP connection only when it forgets the connection, minutes after
+it was closed.
+
+--kill ends the listed connections. Both sides receive a reset; in nftables
+and iptables mode, they receive it when they next send something. Connections
+that are already closed are not counted. In ipvs mode, the kernel can't end
+single connections.`,
 		Example:  "vipctl conns web",
 		Formats:  []string{cli.FormTable, cli.FormWide, cli.FormJSON},
 		Values:   map[string]cli.Completer{"service": serviceNames},

@@ -12,14 +12,21 @@ import (
 func convertVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "convert", Args: "FILE", Brief: "convert the configuration file of another load balancer",
-		About: "Reads FILE (\"-\": standard input), a configuration of keepalived, HAProxy, gobetween, ldirectord or nginx (its stream block), " +
-			"the output of \"ipvsadm -Sn\", or Services and EndpointSlices of Kubernetes in YAML or JSON, and prints it as a configuration of vipd. " +
-			"The format is detected, or given with --from. The comment after each setting gives its line number. " +
-			"Lines without an exact equivalent are listed at the end, each with the nearest setting: read them before you use " +
-			"the output. A service that would behave differently is commented out, with the reasons above it, and the exit " +
-			"code is 3. The output passes \"vipctl check\".\n\n" +
-			"A listener on every address (\"*:80\") does not name a VIP: use --vip for each address family that you need. Included " +
-			"files are not read; convert them one by one. No daemon is needed.",
+		About: `Reads FILE (- is standard input), and prints the equivalent configuration of
+vipd. FILE is a configuration of keepalived, HAProxy, gobetween, ldirectord or
+nginx (its stream block), the output of "ipvsadm -Sn", or Services and
+EndpointSlices of Kubernetes in YAML or JSON. The format is detected unless
+--from is given.
+
+Each setting has a comment with the line number in FILE. Lines without an
+exact equivalent are listed at the end with the nearest setting: read them
+before you use the output. If a service would behave differently, it is
+commented out with the reasons above it, and the exit code is 3. The output
+passes "vipctl check".
+
+A listener on every address ("*:80") does not name a VIP: use --vip for each
+address family that you need. Included files are not read; convert them one by
+one. No daemon is needed.`,
 		Example: "vipctl convert --from haproxy haproxy.cfg --vip 10.96.0.10 > vipd.toml",
 		Values:  map[string]cli.Completer{"from": cli.OneOf(convert.Formats()...)},
 		Flags: []cli.Flag{

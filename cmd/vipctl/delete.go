@@ -14,9 +14,11 @@ import (
 func deleteVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "delete", Args: "service NAME...", Brief: "remove services from etcd",
-		About: "Removes services from etcd, with their overrides and with those of their endpoints that no registrar keeps " +
-			"there. Their connections may live on for drain_timeout. If one of the names is not there, nothing is removed.\n\n" +
-			"The history stays: \"vipctl rollback SERVICE N\" brings a service back.",
+		About: `Removes services from etcd with their overrides and endpoints, except
+endpoints that a registrar still keeps there. Open connections can continue
+for drain_timeout. If one of the services does not exist, nothing is removed.
+
+The history is kept: "vipctl rollback SERVICE N" restores a removed service.`,
 		Example: "vipctl delete service web",
 		Flags:   []cli.Flag{dryRunFlag()},
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,

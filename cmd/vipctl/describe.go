@@ -27,16 +27,25 @@ import (
 func describeVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "describe", Args: "[service|node|vip] NAME", Brief: "show everything about one service, node or VIP",
-		About: "Without a kind, an address is a VIP, and another name is a service, a node, or the DNS name of endpoints, whose " +
-			"present addresses are shown.\n\n" +
-			"Shows one service: where it was read, how its VIPs are reached, fields that are not at their default, ports with their counters since the " +
-			"daemon started, endpoints with configured and effective weight, health and override, results of checks, drains, " +
-			"frontends and problems.\n\n" +
-			"In kernel modes bytes are shown only where the kernel counts them (net.netfilter.nf_conntrack_acct).\n\n" +
-			"With --etcd it is read from etcd: the definition for all hosts, without what only a host knows. A node is always " +
-			"read from etcd: the status that its vipd wrote last. So is a VIP that has one owner (hold = \"one\"): its owner, which hosts " +
-			"confirm that one (on the owner: how long ago), which could have the VIP, best first, and its last ten owners, as far as etcd remembers. " +
-			"If VRRP decides, it is read from this host: the state of its group, the adverts of other routers, and the last ten changes here.",
+		About: `Without a kind, an address is a VIP. Any other name is a service, a node, or a
+DNS name of endpoints, whose current addresses are shown.
+
+For a service, it shows the place of the definition, how its VIPs are reached,
+fields with values other than the default, ports with their counters since the
+daemon started, endpoints with their configured and effective weights, health
+and overrides, check results, drains, frontends and problems. In the kernel
+modes, bytes are shown only if the kernel counts them
+(net.netfilter.nf_conntrack_acct).
+
+With --etcd, it shows the service's definition in etcd, without the state of a
+host. A node is always read from etcd: it shows the last status that the
+node's vipd wrote.
+
+A VIP with one owner (hold = "one") is also read from etcd. It shows the
+owner, the hosts that confirm this owner, the hosts that could own the VIP,
+best first, and the last ten owners. If VRRP decides, it is read from this
+host: the state of its group, other routers' adverts, and the last ten changes
+here.`,
 		Example: "vipctl describe service web",
 		Formats: []string{cli.FormTable, cli.FormWide, cli.FormJSON, cli.FormTOML}, Fleet: true,
 		MinArgs: 1, MaxArgs: 2,

@@ -23,16 +23,26 @@ import (
 func diffVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "diff", Brief: "compare wanted services with running services, or with etcd",
-		About: "Without -f: which of the daemon's services do not run as wanted, and why. The daemon compares them with what the " +
-			"kernel has now, repairs what other programs have changed, and shows what it can't repair.\n\n" +
-			"With -f FILE, where services come from files: what would change if the daemon read FILE now. FILE is a daemon's " +
-			"config, a services file, or a folder of those. Services are compared field by field; one that runs and is not in " +
-			"FILE counts as removed only if it was read from there (FILE, a file in that folder, or the [store].path of " +
-			"FILE). Secrets of health checks are compared only for users who may change vipd. The mode is compared too, and all settings with the daemon's own config (--config); those that need a restart are marked. A services file or folder is read without the [defaults] of a config.\n\n" +
-			"With -f FILE and the etcd store (--etcd, or the config's): what \"vipctl apply -f FILE\" would change in etcd. " +
-			"FILE is as for apply, and -f may be repeated; services that exist only in etcd are shown with --prune. The daemon's " +
-			"own config is still compared with the daemon.\n\n" +
-			"The exit code is 3 if there are differences, 0 if there are none, and 1 if not all could be compared.",
+		About: `Without -f, lists services of the daemon that do not run as configured, with
+the reasons. The daemon compares its services with the kernel, repairs what
+other programs have changed, and shows what it can't repair.
+
+With -f FILE, if services come from files, it shows what would change if the
+daemon read FILE now. FILE is a daemon's config, a services file, or a folder
+of services files. A running service that is not in FILE counts as removed only
+if it was read from FILE, from a file in that folder, or from the
+[store].path of FILE. If FILE is a daemon's config, its mode and its settings
+are also compared, and those that need a restart are marked. Secrets of health
+checks are compared only for users who may change vipd. A services file or
+folder is read without the [defaults] of a config.
+
+With -f FILE and services in etcd (--etcd or the config), it shows what
+"vipctl apply -f FILE" would change. -f may be repeated. With --prune, it also
+shows services that exist only in etcd. The daemon's config is still compared with
+the daemon's settings.
+
+The exit code is 3 if there are differences, 0 if there are none, and 1 if the
+comparison is incomplete.`,
 		Example: "vipctl diff -f /etc/vipd/vipd.toml",
 		Flags: []cli.Flag{
 			recursiveFlag(),

@@ -29,13 +29,15 @@ import (
 func doctorVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "doctor", Brief: "show what works on this host, what does not, and how to fix it",
-		About: "Examines this host: which modes work, with the reason for each that does not, and which one auto takes; virtual " +
-			"servers of the kernel; tools, kernel and sysctls; programs that interfere; services without a usable endpoint; " +
-			"and how traffic for each VIP gets here. Each finding is ok, a note, a warning or a problem, with the reason and " +
-			"the command that fixes it or shows more.\n\n" +
-			"It changes nothing, except that the trial of a mode may load kernel modules. It needs no daemon; one that runs " +
-			"is asked for its mode and VIPs. Without root it says what it can't see. The exit code is 1 if there is a " +
-			"problem.",
+		About: `Examines this host: which modes work, why the others do not, and which mode
+auto selects; the kernel's virtual servers; tools, kernel and sysctls; other
+programs that interfere; services without a usable endpoint; and how traffic
+reaches each VIP. Each finding is ok, a note, a warning or a problem. It has
+the reason, and the command that fixes it or shows more.
+
+It changes nothing, but testing a mode may load kernel modules. No daemon is
+needed; if one runs, doctor reads its mode and VIPs. Without root, doctor lists
+what it can't read. The exit code is 1 if there is a problem.`,
 		Example: "sudo vipctl doctor",
 		Formats: []string{cli.FormTable, cli.FormJSON},
 		Run:     runDoctor,

@@ -41,15 +41,21 @@ func expiresFlag() cli.Flag {
 func drainVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "drain", Args: "SERVICE ADDRESS | --node NODE", Brief: "stop new connections to an endpoint",
-		About: "Stops new connections to an endpoint, which ADDRESS or ADDRESS:PORT names, or to all present addresses of a DNS name (SERVICE/ADDRESS, as \"vipctl get " +
-			"endpoints -o name\" prints it, will do as well), or to all endpoints on a node. " +
-			"Connections that are open live on, without a bound unless --timeout gives one. The drain holds until " +
-			"\"vipctl undrain\", also across restarts and reloads, or until --expires. The last usable endpoint of a service, or one " +
-			"that it needs for min_usable, is drained only with --force.\n\n" +
-			"With --node, a host of that name that owns VIPs (hold = \"one\") gives them away first, and is on standby until it is undrained. With VRRP, run it on that host.\n\n" +
-			overridePlace + "\n\n" +
-			"With --wait it returns when the last connection has ended, in etcd's case on all nodes. Ctrl-C then ends the " +
-			"waiting, not the drain.",
+		About: `Stops new connections to an endpoint, to all addresses of a DNS name, or to all
+endpoints on a node. ADDRESS may include the port; the form SERVICE/ADDRESS,
+which "vipctl get endpoints -o name" prints, also works. Open connections
+continue, for at most --timeout if it is given. The drain lasts until "vipctl
+undrain" or --expires, across restarts and reloads. If a service would then
+have no usable endpoint, or fewer than min_usable, --force is required.
+
+With --node, if that host owns VIPs (hold = "one"), other hosts first take them
+over, and the host is on standby until it is undrained. With VRRP, run the
+command on that host.
+
+` + overridePlace + `
+
+With --wait, the command returns when the last connection has ended, on all
+nodes if the service is in etcd. Ctrl-C then ends only the wait.`,
 		Example: "vipctl drain web 192.168.1.11 --wait --reason \"kernel update\"",
 		Flags: []cli.Flag{
 			nodeFlag(),
@@ -65,9 +71,12 @@ func drainVerb() *cli.Verb {
 func undrainVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "undrain", Args: "SERVICE ADDRESS | --node NODE", Brief: "end a drain",
-		About: "Takes a drain back: the endpoint, or all endpoints on a node, get new connections again as far as health, " +
-			"weight and locality allow. It takes the same names as drain. A manually set weight remains; \"vipctl " +
-			"weight SERVICE ADDRESS -\" takes that back.\n\n" + overridePlace,
+		About: `Ends a drain: the endpoint, or all endpoints on a node, get new connections
+again if health, weight and locality allow. It accepts the same names as
+drain. A weight that was set manually stays; "vipctl weight SERVICE ADDRESS -"
+removes it.
+
+` + overridePlace,
 		Example: "vipctl undrain web 192.168.1.11",
 		Flags:   []cli.Flag{nodeFlag(), reasonFlag()},
 		Formats: []string{cli.FormTable, cli.FormJSON}, MaxArgs: 2, Fleet: true,
@@ -78,9 +87,13 @@ func undrainVerb() *cli.Verb {
 func weightVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "weight", Args: "SERVICE ADDRESS N|- | --node NODE N|-", Brief: "set the weight of an endpoint, or restore the configured weight",
-		About: fmt.Sprintf("Sets the weight of an endpoint, or of all endpoints on a node, to N, 0 to %d; 0 means no new "+
-			"connections. It wins over what is written, also across restarts and reloads, until \"-\" in place of N takes it "+
-			"back. The last usable endpoint of a service, or one that it needs for min_usable, gets 0 only with --force. The schedulers %s ignore weights.\n\n", balancer.MaxWeight, unweighted()) + overridePlace,
+		About: `Sets the weight of an endpoint, or of all endpoints on a node, to N, from 0 to
+` + strconv.Itoa(balancer.MaxWeight) + `. 0 means no new connections. This weight overrides the configured
+weight, across restarts and reloads, until "-" instead of N removes it. If a
+service would then have no usable endpoint, or fewer than min_usable, --force
+is required. The schedulers ` + unweighted() + ` ignore weights.
+
+` + overridePlace,
 		Example: "vipctl weight web 192.168.1.11 5",
 		Flags:   []cli.Flag{nodeFlag(), reasonFlag(), expiresFlag(), forceFlag()},
 		Formats: []string{cli.FormTable, cli.FormJSON}, MaxArgs: 3, Fleet: true,

@@ -26,14 +26,19 @@ const (
 func eventsVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "events", Brief: "show the events of this node, in order",
-		About: "Lists the daemon's events, one a line, the latest last: reloads, applies (and how long they took), health of " +
-			"endpoints, drains, mode, drift (changes by other programs that vipd has repaired), problems, panics (so few " +
-			"endpoints are healthy that all are used), and etcd lost and found. Times are local, with the date unless it is " +
-			"today's. Brackets show how long a state that ended had lasted. -o json has all details.\n\n" +
-			"-f follows new events until Ctrl-C, also over restarts of vipd; it says on stderr when vipd is away and back. " +
-			"With -o json it writes one line of JSON for each event.\n\n" +
-			"vipd keeps the latest 10,000 in memory, and at least 1,000 of each kind. Its log has them too, over restarts; " +
-			"applies only at --log-level debug.",
+		About: `Lists the daemon's events, the latest last: reloads, applied changes with
+their duration, health of endpoints, drains, mode, drift (changes by other
+programs that vipd has repaired), problems, panics (so few endpoints are
+healthy that all are used), and lost and restored connections to etcd. Times
+are local; the date is omitted if it is today. If a state has ended, its
+duration is in brackets. -o json has all details.
+
+-f follows new events until Ctrl-C, also across restarts of vipd, which it
+reports on stderr. With -o json, each event is a line of JSON.
+
+vipd keeps the latest 10,000 events in memory, and at least 1,000 of each
+kind. The log also contains them, but applied changes only with --log-level
+debug.`,
 		Example: "vipctl events -f --service web",
 		Values:  map[string]cli.Completer{"service": serviceNames, "kind": cli.OneOf(events.Kind("").Values()...)},
 		Flags: []cli.Flag{

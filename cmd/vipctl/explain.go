@@ -18,14 +18,21 @@ import (
 func explainVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "explain", Args: "CLIENT[:PORT] VIP:PORT[/PROTOCOL]", Brief: "show what would happen to a connection, and why",
-		About: "Says what a client that connects to a VIP gets, and each step on the way: who holds the address, which service has " +
-			"the port, the source check, affinity with the time that is left, each endpoint with its share of new connections and " +
-			"the reason of its state, whose address it sees, whether its reply comes back through this node, and the objects in " +
-			"the kernel with their counters. Connections of the client that exist already are listed: they go on to where they " +
-			"went; with PORT only that one is. The first line also says when an endpoint left new connections without an answer in the last minute. Rules of other programs that drop the connection are named.\n\n" +
-			"Nothing is sent. With --live the daemon opens a TCP connection from this node, and shows which endpoint took it and " +
-			"how long that lasted. Lines that begin with ! keep the client from being served as written. The exit code is 1 unless " +
-			"the client is served.",
+		About: `Shows whether a connection from CLIENT to a VIP would be served, and why. It
+shows each step: the host that holds the address, the service with this port,
+the source check, affinity with its remaining time, each endpoint with its
+share of new connections and the reason for its state, the client address that
+the endpoint sees, the way of the reply, and the kernel objects with their
+counters. It also names other programs' rules that drop the connection.
+
+The client's open connections are listed too: they stay with their endpoints.
+With PORT, only the connection from this port is listed. The first line also
+reports an endpoint that left connections unanswered in the last minute.
+
+Nothing is sent, except with --live: the daemon then opens a TCP connection
+from this node, and shows the endpoint that accepted it and the time it took.
+A line that starts with ! is a reason why the client is not served as
+configured. The exit code is 0 if the client is served, otherwise 1.`,
 		Example:  "vipctl explain 10.1.0.2 10.96.0.10:80",
 		Formats:  []string{cli.FormTable, cli.FormJSON},
 		Flags:    []cli.Flag{&cli.BoolFlag{Name: "live", Usage: "also open a connection from this node"}},

@@ -20,11 +20,14 @@ import (
 func exportVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "export", Args: "[NAME...]", Brief: "print the services in etcd, in the format that apply reads",
-		About: "Prints services as they stand in etcd, all of them or those that are named, sorted, so that \"vipctl apply\" of " +
-			"the output changes nothing. \"auto\" stays auto, and fields that this version does not know are kept. Endpoints that " +
-			"are registered apart, and overrides, are not part of it.\n\n" +
-			"What TOML can't say (a field that is null, which is the program's default whatever a host's [defaults] are) is left " +
-			"out with a message, and the exit code is 1; -o json can say everything.",
+		About: `Prints all services in etcd, or only the named services, sorted by name.
+"vipctl apply" of the output changes nothing: "auto" addresses and unknown
+fields are kept. The output does not include overrides, or endpoints that were
+registered separately.
+
+TOML can't express null, which means the program's default even if a host has
+[defaults]. Such a field is omitted with a message, and the exit code is 1; -o
+json can express it.`,
 		Example: "vipctl export > services.toml",
 		Formats: []string{cli.FormTOML, cli.FormJSON}, Fleet: true,
 		MaxArgs:  cli.AnyArgs,

@@ -20,18 +20,26 @@ import (
 func getVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "get", Args: "services|endpoints|frontends|nodes|pools|vips [NAME]", Brief: "list services, endpoints, frontends, nodes, pools or VIPs",
-		About: "Lists what the daemon has: services as written, their endpoints as they work, or the frontends that were " +
-			"compiled from them. NAME is a service; for frontends also a key such as 10.96.0.10:80/tcp. With -w the list " +
-			"is shown again with each change. UP counts the endpoints of a service that get new connections, per port if ports differ. svc, ep, fe and no are short for the kinds, and svc/web is one argument for two.\n\n" +
-			"-o wide adds columns. -o json prints the API's JSON, always a list. -o toml (services) prints definitions " +
-			"that can be saved as a services file. -o name prints a name a line: web, web/192.168.1.11:8080 or " +
-			"10.96.0.10:80/tcp.\n\n" +
-			"With --etcd services and endpoints are read from etcd: what is wanted of all hosts, without what each knows for " +
-			"itself. Frontends are always the daemon's, nodes, pools and vips (those with one owner among the hosts) are always in etcd, but vips are " +
-			"the daemon's if VRRP decides their owner. Of each node it shows the mode in " +
-			"use (with ! where that is a fallback), the revision of etcd that is in the kernel, how many revisions that is " +
-			"behind the newest, and how long its vipd has been running. A node that is gone is listed as long as it is " +
-			"configured in etcd.",
+		About: `Lists the daemon's services as defined, their endpoints with their state, or
+the frontends that were compiled from them. NAME is a service; for frontends,
+it may be a key such as 10.96.0.10:80/tcp. UP is the number of endpoints that
+get new connections, per port if ports differ. svc, ep, fe and no are short
+for the kinds, and svc/web means services web. With -w, the list is printed
+again after each change.
+
+-o wide adds columns. -o json prints the API's JSON, always a list. -o toml
+prints services as a services file. -o name prints a name on each line: web,
+web/192.168.1.11:8080 or 10.96.0.10:80/tcp.
+
+With --etcd, services and endpoints are read from etcd, without the state of a
+host. Frontends are always read from the daemon. Nodes, pools and VIPs with
+one owner are always read from etcd; if VRRP decides the owners, VIPs are read
+from the daemon.
+
+For a node, the columns are its mode (! marks a fallback), the etcd revision
+in its kernel, the number of revisions by which it lags, and the time since
+its vipd started. A node that has gone is listed while etcd has settings for
+it.`,
 		Example: "vipctl get endpoints web -o wide",
 		Flags: []cli.Flag{
 			watchFlag(),

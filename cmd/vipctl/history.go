@@ -21,10 +21,12 @@ import (
 func historyVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "history", Args: "SERVICE [N]", Brief: "list the last versions of a service in etcd, with author and time",
-		About: "Lists the last 20 texts that a service has had in etcd, the oldest first, with who wrote them, when, and what " +
-			"changed, or which text they were rolled back to. A text without a name was written by something else than vipctl. With N that text is printed, as a " +
-			"services file.\n\n" +
-			"\"vipctl rollback SERVICE N\" makes an old text the present one.",
+		About: `Lists the last 20 versions of a service in etcd, oldest first, with the
+author, the time, and the changes or the version that was restored. A version
+without an author was not written by vipctl. With N, it prints version N as a
+services file.
+
+"vipctl rollback SERVICE N" restores version N.`,
 		Example: "vipctl history web",
 		Formats: []string{cli.FormTable, cli.FormWide, cli.FormJSON}, Fleet: true,
 		MinArgs: 1, MaxArgs: 2,

@@ -20,15 +20,23 @@ import (
 func nodeVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "node", Args: "set|standby|resume|fence [NODE]", Brief: "set a node's mode and zone, and whether it may own VIPs",
-		About: "Sets mode or zone of the vipd on NODE, which follows at once and keeps them over restarts. They win over the " +
-			"node's own file, but not over its --mode. What is not given stays; --mode \"\" and --zone \"\" remove what was set " +
-			"here. The node need not exist yet.\n\n" +
-			"\"node standby\" has NODE give away the VIPs of which it is the owner (hold = \"one\"), and take none until \"node " +
-			"resume\", over restarts too; with --wait it returns when they are elsewhere, and fails if one stays. \"node fence NODE --is-off\" states that a node is off: others take its VIPs at once, where too " +
-			"few hosts are left to find that out. If it is not off, two hosts may answer.\n\n" +
-			"If VRRP decides, \"node standby\" and \"node resume\" are for this host, and NODE may be left out. Other hosts must take its VIPs first; " +
-			"if none does, the command fails unless --force is given. The standby lasts over restarts.\n\n" +
-			"\"vipctl get nodes -o wide\" shows what is set, and the mode in use.",
+		About: `"node set" sets the mode or zone of the vipd on NODE. vipd follows at once, and
+keeps the setting across restarts. The setting overrides the node's own file,
+but not its --mode. Settings without a flag stay unchanged; --mode "" and
+--zone "" remove them. The node need not exist yet.
+
+"node standby" makes NODE hand its VIPs with one owner (hold = "one") to other
+hosts, and accept none until "node resume", across restarts. With --wait, it
+returns when other hosts own all of them, and fails if one stays. "node fence
+NODE --is-off" states that a node is off: other hosts take its VIPs at once,
+even if they are too few to detect this themselves. If the node is not off,
+two hosts may answer.
+
+If VRRP decides, "node standby" and "node resume" apply to this host, and NODE
+is optional. If no other host takes the VIPs, the command fails unless --force
+is given.
+
+"vipctl get nodes -o wide" shows these settings and the mode in use.`,
 		Example: "vipctl node set gw1 --mode iptables",
 		Values:  modeValues(),
 		Flags: []cli.Flag{

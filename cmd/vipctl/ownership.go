@@ -11,11 +11,14 @@ import (
 func ownershipVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "ownership", Args: "rekey", Brief: "replace the key that signs heartbeats of hosts that own VIPs",
-		About: "\"ownership rekey\" gives the hosts that may own VIPs (hold = \"one\") another key for their heartbeats. VIPs stay where they are, " +
-			"and are answered all the time. First all hosts learn the key, 3 s later they sign with it, and after 3 s more they refuse the one " +
-			"before. Use it when others may know the key.\n\n" +
-			"All hosts must follow etcd during these 6 s. If one does not, the command refuses to start unless --force is given; that host is " +
-			"not heard afterwards.",
+		About: `"ownership rekey" replaces the key that signs heartbeats of the hosts that may
+own VIPs (hold = "one"). VIPs do not move, and are served without a pause. All
+hosts first accept the new key, sign with it after 3 s, and refuse the old key
+after 3 s more. Use it if the key may have leaked.
+
+All hosts must follow etcd during these 6 s. If one does not, the command
+refuses to start unless --force is given; the other hosts then ignore that
+host's heartbeats.`,
 		Example: "vipctl ownership rekey",
 		Flags:   []cli.Flag{&cli.BoolFlag{Name: "force", Usage: "replace the key even if a host does not follow etcd"}},
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true, MinArgs: 1, MaxArgs: 1,

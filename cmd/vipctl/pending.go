@@ -19,10 +19,13 @@ import (
 func confirmVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "confirm", Brief: "keep a pending change",
-		About: "Keeps the change that \"vipctl reload --confirm\" has started on this host: replaces the configuration file by the new text, " +
-			"in one step and with the same mode and owner. If the file has changed since then, nothing is confirmed.\n\n" +
-			"Without such a change, or with --etcd, it keeps the change that \"vipctl apply --confirm\" has started: writes its services for all " +
-			"hosts, a transaction each. If someone else has changed one of the services since then, nothing is written.",
+		About: `Keeps the change that "vipctl reload --confirm" started on this host. It
+replaces the configuration file by the new one in one step, with the same file
+mode and owner. If the file has changed since, nothing is confirmed.
+
+Without such a change, or with --etcd, it keeps the change that "vipctl apply
+--confirm" started: it writes each service for all hosts in a transaction. If
+someone else has changed one of these services since, nothing is written.`,
 		Example: "vipctl confirm",
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
 		Run: cli.Traced(runConfirm),
@@ -32,8 +35,9 @@ func confirmVerb() *cli.Verb {
 func abortVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "abort", Brief: "revert a pending change now",
-		About: "Reverts the change that \"vipctl reload --confirm\" has started on this host, without waiting for its deadline. Without such a " +
-			"change, or with --etcd, it reverts the change that \"vipctl apply --confirm\" has started.",
+		About: `Reverts the change that "vipctl reload --confirm" started on this host,
+without waiting for its deadline. Without such a change, or with --etcd, it
+reverts the change that "vipctl apply --confirm" started.`,
 		Example: "vipctl abort",
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
 		Run: runAbort,

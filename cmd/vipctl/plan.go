@@ -21,11 +21,17 @@ import (
 func planVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "plan", Args: "FILE", Brief: "print the rules that a mode would create from a file",
-		About: "Compiles FILE as a daemon on this node, or on the one that --node names, would, and prints what the mode would " +
-			"program, in its native syntax. Nothing is touched, neither a daemon nor root is needed. Node ports are shown on " +
-			"this host's addresses. Kernel modes come with the guard before them, as sets and rules, for VIPs that vipd holds, between " +
-			"this host's devices; sets that hold clients are empty. Direct routing in nftables mode is shown for this host's routes.\n\n" +
-			"Problems go to stderr; the exit code is 1 if any of them is more than a warning.",
+		About: `Prints what the mode would create in the kernel for FILE, in the mode's native
+syntax. FILE is compiled for this node, or for the node of --node. Nothing is
+changed, and neither a daemon nor root is needed. Node ports are shown on this
+host's addresses.
+
+For a kernel mode, the rules and sets of the guard come first, for VIPs that
+vipd holds and for this host's devices; sets of clients are empty. Direct
+routing in nftables mode is shown for this host's routes.
+
+Problems are printed to stderr. The exit code is 1 if there is a problem other
+than a warning.`,
 		Example: "vipctl plan /etc/vipd/vipd.toml --node gw2",
 		Values:  modeValues(),
 		Flags: []cli.Flag{

@@ -16,11 +16,15 @@ import (
 func poolVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "pool", Args: "set NAME CIDR... | get [NAME] | delete NAME", Brief: "manage address pools in etcd, for vips = [\"auto\"]",
-		About: "A pool is networks whose addresses services are given where their vips say \"auto:NAME\"; \"auto\" is the pool " +
-			"named default. \"pool set\" makes a pool or gives it other networks, \"pool get\" lists pools, \"pool delete\" removes " +
-			"one. Addresses that services hold can't be taken away from them: the error names them.\n\n" +
-			"HELD counts the addresses that services have, FREE those that can still be given: addresses that a service names " +
-			"in its own vips are not.",
+		About: `A pool is a list of networks from which services get addresses: vips =
+["auto:NAME"] selects the pool NAME, and "auto" selects the pool named
+default. "pool set" creates a pool or replaces its networks, "pool get" lists
+pools, and "pool delete" removes a pool. Networks whose addresses services
+still hold can't be removed; the error names these services.
+
+HELD is the number of addresses that services hold. FREE is the number of
+addresses that can still be assigned, which excludes addresses that services
+name in their vips.`,
 		Example: "vipctl pool set default 10.96.0.0/24 fd00:96::/112",
 		Formats: []string{cli.FormTable, cli.FormJSON, cli.FormName}, Fleet: true,
 		MinArgs: 1, MaxArgs: cli.AnyArgs,

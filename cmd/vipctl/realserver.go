@@ -20,13 +20,16 @@ import (
 func realServerVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "real-server", Args: "VIP...", Brief: "hold VIPs for direct routing on an endpoint's host, without vipd",
-		About: "Prepares this host as an endpoint of services with forward = \"dr\": it receives packets to the VIPs from a gateway " +
-			"and answers the clients itself. Adds the VIPs to lo, after it has set the sysctls that keep the host from " +
-			"answering its neighbors' ARP requests for them. Prints each change, and changes nothing the second time. The " +
-			"VIPs stay until --undo, \"vipctl cleanup\" or a reboot. --undo also restores the sysctls after the last VIP. " +
-			"Without VIPs, --undo removes all.\n\n" +
-			"It needs root and no daemon. If a vipd runs on this host, set real_server in [direct] of its config instead. A VIP on another device " +
-			"is refused, because the host is then a gateway of the VIP.",
+		About: `Prepares this host as an endpoint of services with forward = "dr": it receives
+packets for the VIPs from a gateway, and replies to the clients itself. The
+command sets the sysctls that stop the host from answering ARP requests for
+the VIPs, and then adds the VIPs to lo. It prints each change, and can be
+repeated. The VIPs stay until --undo, "vipctl cleanup" or a reboot. Without
+VIPs, --undo removes all of them. After the last VIP, it restores the sysctls.
+
+It needs root, but no daemon. If vipd runs on this host, set real_server in
+[direct] of its config instead. A VIP on another device is refused, because
+this host is then a gateway for the VIP.`,
 		Example: "sudo vipctl real-server 10.96.0.10",
 		Flags:   []cli.Flag{&cli.BoolFlag{Name: "undo", Usage: "remove the VIPs that this command added"}},
 		MaxArgs: cli.AnyArgs,

@@ -28,17 +28,22 @@ const (
 func registerVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "register", Args: "SERVICE ADDRESS[:PORT] [-- COMMAND...]", Brief: "keep an endpoint in etcd while this command, or COMMAND, runs",
-		About: "Puts an endpoint of SERVICE into etcd, under a lease, and keeps it there until Ctrl-C or SIGTERM. If vipctl or " +
-			"its host dies, the endpoint is gone after --ttl. While etcd is unreachable, vipctl keeps trying and registers " +
-			"again. It writes messages to stderr.\n\n" +
-			"With COMMAND the endpoint stays as long as COMMAND runs, and the exit code is that of COMMAND. Ctrl-C or SIGTERM " +
-			"first drains the endpoint: no node makes new connections. When none are left, at the latest after the service's " +
-			"drain_timeout, the endpoint is removed and COMMAND gets SIGTERM, and SIGKILL if it still runs after " +
-			"--kill-after. A second signal skips the drain, a third one kills. SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are " +
-			"passed on. COMMAND runs in a separate process group, so that Ctrl-C reaches vipctl only; under systemd set " +
-			"KillMode=mixed for the same reason.\n\n" +
-			"The endpoint's key is PREFIX/endpoints/SERVICE/ID. Registering an ID that another vipctl holds takes it over; " +
-			"the other says so.",
+		About: `Adds an endpoint of SERVICE to etcd under a lease, and keeps it until Ctrl-C or
+SIGTERM. If vipctl or its host dies, the endpoint disappears after --ttl. While
+etcd is unreachable, vipctl keeps trying, and then registers again. Messages
+are written to stderr.
+
+With COMMAND, the endpoint is registered while COMMAND runs, and the exit code
+is COMMAND's. Ctrl-C or SIGTERM first drains the endpoint, so nodes make no new
+connections to it. When none are open, or after the service's drain_timeout,
+vipctl removes the endpoint and sends SIGTERM to COMMAND, and SIGKILL after
+--kill-after. A second signal skips the drain, and a third signal kills
+COMMAND. SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are forwarded. COMMAND runs in a
+separate process group, so Ctrl-C reaches only vipctl; under systemd, set
+KillMode=mixed for the same reason.
+
+The endpoint's key is PREFIX/endpoints/SERVICE/ID. If another vipctl holds ID,
+the new registration replaces it, and the other vipctl reports this.`,
 		Example: "vipctl register web 192.168.1.11:8080 -- /usr/sbin/nginx -g \"daemon off;\"",
 		Flags: []cli.Flag{
 			&cli.IntFlag{Name: "weight", Value: 1, Usage: fmt.Sprintf("set the endpoint's weight to `NUMBER`, from 0 to %d", balancer.MaxWeight)},

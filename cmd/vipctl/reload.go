@@ -16,16 +16,23 @@ import (
 func reloadVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "reload", Brief: "make the daemon read its files now, and print the result",
-		About: "Makes the daemon read its configuration and services again, and returns when that is done. It prints each " +
-			"problem on a line, and each service of files that differs from what the last reload printed: + added, ~ changed, " +
-			"- removed, = kept in its last good state because of an error. The exit code is 1 if any problem is " +
-			"more than a warning. A file that a program is still writing is read when that program has closed it.\n\n" +
-			"A mistake outside a service can hide the service's definition: a misspelled heading, or a file that can't be parsed. So while " +
-			"there is one, services that are no longer defined are kept. --prune removes them; without it, the last line names them. " +
-			"A main file that is suddenly empty is a problem, and its services stay, unless --allow-empty is given.\n\n" +
-			"With --confirm and -f, the daemon serves NEW at once in place of its configuration file, which stays as it is. \"vipctl confirm\" " +
-			"then replaces the file by NEW. Otherwise the daemon returns to the file when the time is over, or by \"vipctl abort\", " +
-			"also if it has restarted since then. A NEW with errors changes nothing.",
+		About: `Makes the daemon read its configuration and services again, and returns when
+they are read. It prints each problem, and each service of a file that has
+changed since the last reload: + added, ~ changed, - removed, = kept in its
+last good state because of an error. If a program is still writing a file, the
+file is read after the program has closed it. The exit code is 1 if there is a
+problem other than a warning.
+
+A mistake outside a service, such as a misspelled heading or a file that can't
+be parsed, can hide services. While there is such a mistake, services that are
+no longer defined are kept; the last line names them, and --prune removes
+them. If the main file is suddenly empty, its services are kept unless
+--allow-empty is given.
+
+With --confirm and -f, the daemon serves NEW instead of its configuration
+file, which stays unchanged until "vipctl confirm" replaces it by NEW. After
+"vipctl abort", or if nobody confirms in time, the daemon returns to the file,
+even after a restart. If NEW has errors, nothing changes.`,
 		Example: "vipctl reload",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "allow-empty", Usage: "accept an empty main file, and serve nothing from it"},

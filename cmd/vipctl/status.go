@@ -18,9 +18,10 @@ import (
 func statusVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "status", Brief: "show this node: mode, store, sync, health, addresses, problems",
-		About: "Shows the node as a whole: its mode and the reason, the store and the applied revision, endpoints that are down, " +
-			"addresses, and every problem. With -w it shows each change, until Ctrl-C. With --exit-code the exit code is 4 if a " +
-			"service has no endpoint for its clients.",
+		About: `Shows the state of this node: its mode and the reason for it, its store and
+the applied revision, endpoints that are down, addresses, and all problems.
+With -w, it is printed again after each change, until Ctrl-C. With
+--exit-code, the exit code is 4 if a service has no endpoint for its clients.`,
 		Example: "vipctl status -w",
 		Flags:   []cli.Flag{watchFlag(), &cli.BoolFlag{Name: "exit-code", Usage: "exit with 4 if a service is down"}},
 		Formats: []string{cli.FormTable, cli.FormWide, cli.FormJSON},

@@ -22,12 +22,16 @@ import (
 func topVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "top", Args: "[SERVICE]", Brief: "show live rates of services and endpoints",
-		About: "Shows services with new connections and bytes in a second, open connections, how many of their endpoints are in use, and new " +
-			"connections of the last minutes as a line of bars. With SERVICE, its endpoints.\n\n" +
-			"The last line has the totals. Keys: up, down or j, k choose; Enter shows the endpoints of a service, then one endpoint; " +
-			"Esc goes back; s sorts by the next column, r reverses the order; / shows only names that contain a text; ? lists the " +
-			"keys; q quits.\n\n" +
-			"With --once, with -o json, and if the output is not a terminal, the rates of one interval are printed once.",
+		About: `Shows each service's new connections and bytes per second, open connections,
+endpoints in use, and a bar chart of new connections in the last minutes. With
+SERVICE, it shows the service's endpoints. The last line has the totals.
+
+Keys: the arrow keys or j and k select a row; Enter shows a service's
+endpoints, then a single endpoint; Esc goes back; s sorts by the next column;
+r reverses the order; / filters by name; ? lists the keys; q quits.
+
+With --once, with -o json, or if the output is not a terminal, it prints the
+rates of one interval and exits.`,
 		Example: "vipctl top --once",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "once", Usage: "print the rates of one interval, and exit"},

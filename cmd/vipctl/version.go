@@ -8,7 +8,7 @@ import (
 func versionVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "version", Brief: "show the version, commit, Go version and platform of this program",
-		About:   "Prints the build of this program. The daemon's own version is in \"vipctl status\".",
+		About:   `Prints the version of vipctl. "vipctl status" shows the daemon's version.`,
 		Example: "vipctl version",
 		Formats: []string{cli.FormTable, cli.FormJSON},
 		Run: func(c *cli.Call) error {

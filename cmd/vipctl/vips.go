@@ -20,14 +20,22 @@ import (
 func vipVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "vip", Args: "move ADDRESS|@GROUP | balance", Brief: "move VIPs that have one owner to other hosts",
-		About: "\"vip move\" has the owner of a VIP (hold = \"one\") give it to another host: --to NODE, or the one that is best for it. It is silent " +
-			"for some milliseconds. The command ends when the VIP has moved, or says why it has not; \"vipctl get vips\" lists " +
-			"owners. A host that can't serve the VIP is refused unless --force is given. VIPs of a group move together.\n\n" +
-			"If VRRP decides, run \"vip move\" on the owner. The other host with the highest priority takes the VIPs of the group, and --to ADDRESS " +
-			"only checks which one did. If no other host takes them, the owner takes them back, and the command fails. Afterwards this host does " +
-			"not preempt until the next move or \"vipctl node resume\".\n\n" +
-			"\"vip balance\" moves as few VIPs as it takes until each host has its share by ownership.weight: VIPs stay where they are " +
-			"when a host comes back. A group moves as one, and no VIP to a host that it prefers less; --dry-run only lists the moves.",
+		About: `"vip move" moves a VIP with one owner (hold = "one") to the host of --to, or
+to the best other host. The VIP is not answered for some milliseconds. The
+command returns when the VIP has moved, or fails with the reason; "vipctl get
+vips" lists owners. A host that can't serve the VIP is refused unless --force
+is given. VIPs of a group move together.
+
+If VRRP decides, run "vip move" on the owner. The other host with the highest
+priority takes the VIPs of the group; --to ADDRESS only checks which host did.
+If no other host takes them, the owner takes them back, and the command fails.
+Afterwards, this host does not preempt until the next move or "vipctl node
+resume".
+
+"vip balance" makes the fewest moves after which each host has its share of
+VIPs, by ownership.weight. It is useful after a host has returned, because
+VIPs stay where they are then. Groups move together, and no VIP moves to a
+host that it prefers less. --dry-run only lists the moves.`,
 		Example: "vipctl vip move 192.168.1.100 --to gw2 --reason \"new kernel on gw1\"",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "to", Usage: "move it to `NODE`; with VRRP, to its address"},

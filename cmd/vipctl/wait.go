@@ -19,12 +19,15 @@ import (
 func waitVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "wait", Args: "--revision R", Brief: "wait until all nodes have applied a revision of etcd",
-		About: "Returns when every running vipd has revision R of etcd in its kernel: the revision that apply, delete, drain or " +
-			"your own tool has printed. Nodes that join meanwhile count too. A node that goes away may be restarting: it " +
-			"is waited for a while longer, and then left out with a message.\n\n" +
-			"With --nodes only these nodes count, and they are waited for until they appear. When --timeout ends, the nodes " +
-			"that lag are named, and the exit code is 1. A node that refuses a service has applied the revision, too; " +
-			"its problems are printed. While etcd is unreachable, wait goes on waiting.",
+		About: `Returns when every running vipd has revision R of etcd in its kernel. apply,
+delete and drain print this revision. Nodes that join during the wait also
+count. A node that leaves may be restarting: the command waits a little
+longer, and then omits the node with a message.
+
+With --nodes, only these nodes count, even if they do not exist yet. After
+--timeout, the command names the nodes that lag, and the exit code is 1. A
+node that refuses a service has still applied the revision; its problems are
+printed. While etcd is unreachable, the command continues to wait.`,
 		Example: "vipctl wait --revision 1042 --timeout 30s",
 		Values:  map[string]cli.Completer{"nodes": nodeNames},
 		Flags: []cli.Flag{

@@ -89,11 +89,11 @@ func vipctlPage(h *help, version string) *page {
 			others = append(others, "vipctl-"+e.term+"(1)")
 		}
 	}
+	p.heading("FLAGS")
 	for _, list := range h.order {
 		if list == "Usage" || isCommands(list) {
 			continue
 		}
-		p.heading("FLAGS")
 		p.paragraph(list + ":")
 		for _, e := range h.lists[list] {
 			p.item(e.term, e.text)
@@ -118,6 +118,9 @@ func verbPage(command listItem, h *help, version string) *page {
 	p.heading("FLAGS")
 	for _, e := range h.lists["Flags"] {
 		p.item(e.term, e.text)
+	}
+	for _, text := range h.last {
+		p.paragraph(text)
 	}
 	p.heading("EXAMPLE")
 	for _, e := range h.lists["Example"] {

@@ -5,10 +5,13 @@ func CompletionVerb() *Verb {
 	shells := []string{"bash", "zsh", "fish"}
 	return &Verb{
 		Name: "completion", Args: "bash|zsh|fish", Brief: "print a script that completes vipctl's command lines in a shell",
-		About: "Prints a script for the shell. Once it is loaded, Tab completes commands, flags, and the names of services " +
-			"and endpoints, for which the daemon is asked; without a daemon those are left out.\n\n" +
-			"bash: source <(vipctl completion bash), in ~/.bashrc. zsh: source <(vipctl completion zsh), in ~/.zshrc " +
-			"after compinit. fish: vipctl completion fish > ~/.config/fish/completions/vipctl.fish.",
+		About: `Prints a completion script for the shell. After loading it, Tab completes
+commands, flags, and names of services and endpoints. These names come from
+the daemon, and are omitted if it can't be reached.
+
+bash: source <(vipctl completion bash), in ~/.bashrc. zsh: source <(vipctl
+completion zsh), in ~/.zshrc after compinit. fish: vipctl completion fish >
+~/.config/fish/completions/vipctl.fish.`,
 		Example: "source <(vipctl completion bash)",
 		MinArgs: 1, MaxArgs: 1,
 		Complete: InTurn(OneOf(shells...)),

@@ -7,9 +7,9 @@ import (
 
 	urfave "github.com/urfave/cli/v2"
 
-	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/table"
+	"vipd/cmd/internal/wording"
 )
 
 // appHelp returns the text of "vipctl --help".
@@ -28,24 +28,26 @@ Usage:
 			}
 		}
 	}
-	b.WriteString(`
-Flags may stand anywhere; "--" ends them. All commands have:
-  --socket PATH   the daemon's socket; default: api.socket of the config
-                  (environment VIPCTL_SOCKET)
-  --config FILE   the daemon's config; default: ` + config.DefaultFile + `
-                  (environment VIPCTL_CONFIG)
-  --etcd URL,...  etcd, where the command is about the etcd store; default: etcd
-                  of the config (environment VIPCTL_ETCD). Further flags for it:
-                  --prefix, --user, --password-file, --ca-file, --cert-file,
-                  --key-file
-  -o FORM         on reads: table, wide, json, toml or name, where they fit;
-                  with json also yaml, and jsonpath=TEMPLATE as kubectl has it,
-                  such as jsonpath='{[*].name}'
-  -h, --help      help of a command, with an example
+	b.WriteString("\nFlags of all commands; flags may stand anywhere before \"--\":\n")
+	for _, f := range daemonFlags() {
+		writeFlag(&b, f)
+	}
+	b.WriteString(`  -h, --help            show the help of a command, with an example
 
-Exit codes: 0 done; 1 it failed; 2 wrong use; 3 there are differences (diff)
-or services that need a decision (convert); 4 a service is down (status
---exit-code); 130 interrupted with Ctrl-C; 143 ended by SIGTERM.
+Flags of commands that print a result:
+  -o, --output FORM     print the result as FORM: table, wide, json, yaml, toml,
+                        name or jsonpath=TEMPLATE, as in kubectl, such as
+                        jsonpath='{[*].name}'
+
+Flags of commands that use etcd:
+`)
+	for _, f := range fleetFlags() {
+		writeFlag(&b, f)
+	}
+	b.WriteString(`
+Exit codes: 0 success; 1 failure; 2 incorrect usage; 3 there are differences
+(diff) or services that need a decision (convert); 4 a service is down (status
+--exit-code); 130 interrupted by Ctrl-C; 143 ended by SIGTERM.
 `)
 	return b.String()
 }
@@ -62,10 +64,16 @@ func (v *Verb) help() string {
 			fmt.Fprintf(&b, "%s\n", line)
 		}
 	}
-	fmt.Fprintf(&b, "\nExample:\n  %s\n\nFlags:\n", v.Example)
-	for _, f := range v.allFlags() {
-		writeFlag(&b, f)
+	fmt.Fprintf(&b, "\nExample:\n  %s\n", v.Example)
+	if own := v.ownFlags(); len(own) > 0 {
+		b.WriteString("\nFlags:\n")
+		for _, f := range own {
+			writeFlag(&b, f)
+		}
 	}
+	shared := lists.Mapped(v.sharedFlags(), func(f Flag) string { return dashed(f.Names()[0]) })
+	others := fmt.Sprintf("Other flags: %s; \"vipctl --help\" describes them.", wording.List(shared, "and"))
+	fmt.Fprintf(&b, "\n%s\n", strings.Join(table.Wrap(others, helpWidth), "\n"))
 	return b.String()
 }
 
@@ -89,6 +97,9 @@ func writeFlag(b *strings.Builder, f urfave.Flag) {
 	}
 	if takesValue(f) && value != "" && value != "0s" {
 		usage += "; default: " + strings.Trim(value, `"`)
+	}
+	if names := doc.GetEnvVars(); len(names) > 0 {
+		usage += " (environment " + strings.Join(names, ", ") + ")"
 	}
 	lines := table.Wrap(usage, helpWidth-indent-2)
 	if len(left) >= indent {

@@ -65,8 +65,11 @@ func ungrouped(groups []Group) (verbs []*Verb) {
 	return verbs
 }
 
-// allFlags returns the verb's own flags and the flags of all verbs.
-func (v *Verb) allFlags() []Flag {
+// allFlags returns the flags that only this verb has, and the flags that it shares with others.
+func (v *Verb) allFlags() []Flag { return append(v.ownFlags(), v.sharedFlags()...) }
+
+// ownFlags returns the flags that the verb's help describes.
+func (v *Verb) ownFlags() []Flag {
 	flags := slices.Clone(v.Flags)
 	if len(v.Formats) > 0 {
 		flags = append(flags, &urfave.StringFlag{
@@ -74,13 +77,22 @@ func (v *Verb) allFlags() []Flag {
 			Usage: "print the output as `FORM`: " + wording.List(v.forms(), "or"),
 		})
 	}
+	return flags
+}
+
+// sharedFlags returns the flags for connections to the daemon and to etcd.
+func (v *Verb) sharedFlags() []Flag {
 	if v.Fleet {
-		flags = append(flags, fleetFlags()...)
+		return append(daemonFlags(), fleetFlags()...)
 	}
-	return append(flags,
+	return daemonFlags()
+}
+
+func daemonFlags() []Flag {
+	return []Flag{
 		&urfave.StringFlag{Name: "socket", EnvVars: []string{"VIPCTL_SOCKET"}, Usage: "connect to the daemon's socket at `PATH`; default: from the config"},
 		&urfave.StringFlag{Name: "config", EnvVars: []string{"VIPCTL_CONFIG"}, Value: config.DefaultFile, Usage: "read the daemon's config from `FILE`"},
-	)
+	}
 }
 
 // takesValue reports whether f is followed by a value.
