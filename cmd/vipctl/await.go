@@ -18,8 +18,8 @@ import (
 	"vipd/dataplane"
 )
 
-// await polls until the drain is complete. It does not follow a stream of changes, because the end
-// of a connection is not reported as a change.
+// await polls until the drain is complete. It does not follow a stream of changes, because the
+// daemon does not report the end of a connection.
 func (d *daemonOverride) await() error {
 	client, err := d.Client()
 	if err != nil {
@@ -48,8 +48,8 @@ func (d *daemonOverride) await() error {
 }
 
 // printOutcome prints how the wait for a drain ended. err is nil if the drain is complete. left is
-// the last number of connections. stillOn names the nodes that still have connections, and doneOn
-// counts the other nodes.
+// the last number of connections. stillOn is text that names the nodes that still have connections.
+// doneOn is text with the number of the other nodes.
 func printOutcome(c *cli.Call, err error, targets []api.OverrideTarget, left uint64, stillOn, doneOn string) error {
 	switch {
 	case err != nil && c.Err() != nil:
@@ -69,8 +69,8 @@ func printOutcome(c *cli.Call, err error, targets []api.OverrideTarget, left uin
 	return c.Print(fmt.Sprintf("drained: %s, no connections left%s%s\n", wording.Count(len(targets), "endpoint"), doneOn, how))
 }
 
-// printAbandoned prints the number of remaining connections if the wait ends before the drain is
-// complete. where names the nodes with these connections.
+// printAbandoned reports that the wait ended before the drain was complete, and how many
+// connections remain. where names the nodes with these connections.
 func printAbandoned(c *cli.Call, left uint64, where string) error {
 	command := strings.Join(c.Args, " ")
 	if node := c.Flags.String("node"); node != "" {
@@ -86,11 +86,11 @@ func printAbandoned(c *cli.Call, left uint64, where string) error {
 	return fmt.Errorf("%w%s", c.Err(), state)
 }
 
-// unused is the state of an endpoint at a port for which its service has no frontend.
+// unused is an endpoint's state on a port for which its service has no frontend.
 const unused balancer.BackendState = "unused"
 
-// countTargets adds up the connections of the targets' endpoints. closed reports whether none of
-// them gets new connections.
+// countTargets counts the connections of the targets' endpoints. closed reports whether none of
+// these endpoints gets new connections.
 func countTargets(endpoints []api.Endpoint, targets []api.OverrideTarget) (left uint64, closed bool) {
 	closed = true
 	for i := range endpoints {
@@ -103,8 +103,8 @@ func countTargets(endpoints []api.Endpoint, targets []api.OverrideTarget) (left 
 	return left, closed
 }
 
-// countOpen counts the targets' open connections. The kernel remembers a closed TCP connection for
-// minutes, and an idle UDP flow for half a minute or more, so these are not counted.
+// countOpen counts the targets' open connections. It omits closed TCP connections, which the kernel
+// remembers for minutes, and idle UDP flows, which the kernel remembers for at least 30 s.
 func countOpen(conns []api.Connection, targets []api.OverrideTarget) (left uint64) {
 	for i := range conns {
 		if isLive(&conns[i]) && isAtAny(conns[i].Service, conns[i].Backend.String(), targets) {
@@ -128,7 +128,7 @@ func isAt(endpoint, target string) bool {
 	return err == nil && err2 == nil && t.Addr == at.Addr && (t.Port == at.Port || t.Port == 0)
 }
 
-// progress shows the state of a wait in a single terminal line, which it overwrites.
+// progress reports how far a wait has come on a single terminal line, which it overwrites.
 type progress struct {
 	*cli.Printer
 	width int // the widest line so far
@@ -143,7 +143,6 @@ func (p *progress) text(text string) {
 	p.width = max(p.width, table.Width(text))
 }
 
-// end clears the line.
 func (p *progress) end() {
 	if p.width > 0 {
 		_, _ = io.WriteString(p.Stderr, "\r"+strings.Repeat(" ", p.width)+"\r")

@@ -114,8 +114,8 @@ func writeBundle(c *cli.Call, to io.Writer) error {
 	return packed.Close()
 }
 
-// exhibits returns the files of a bundle: output of vipctl, configuration files, kernel state, and
-// profiles of the daemon.
+// exhibits returns a bundle's files: vipctl output, configuration files, kernel state, and profiles
+// of the daemon.
 func exhibits(c *cli.Call) []exhibit {
 	all := []exhibit{
 		answer(c, "version.txt", "version"), answer(c, "status.json", "status", "-o", "json"),
@@ -147,7 +147,7 @@ func exhibits(c *cli.Call) []exhibit {
 	return all
 }
 
-// answer returns an exhibit that runs another verb of vipctl, and contains its stdout and stderr.
+// answer returns an exhibit that runs another vipctl verb, and contains its stdout and stderr.
 func answer(c *cli.Call, name string, args ...string) exhibit {
 	return exhibit{name, func(ctx context.Context) ([]byte, error) {
 		var text bytes.Buffer
@@ -174,8 +174,8 @@ func profile(c *cli.Call, ctx context.Context, what string) ([]byte, error) {
 	return d.Profile(ctx, what)
 }
 
-// output returns an exhibit with the output of a command. keep selects lines; if nil, all lines are
-// kept.
+// output returns an exhibit with the output of a command. keep selects the lines to include; if
+// nil, all lines are included.
 func output(name string, keep func(line string) bool, command ...string) exhibit {
 	return exhibit{name, func(ctx context.Context) ([]byte, error) {
 		text, err := printed(ctx, command...)
@@ -192,7 +192,7 @@ func output(name string, keep func(line string) bool, command ...string) exhibit
 	}}
 }
 
-// printed returns the output of a command. If the command fails, the error is the first line of its
+// printed returns a command's output. If the command fails, the error is the first line of its
 // output, or its exit status if it printed nothing.
 func printed(ctx context.Context, command ...string) ([]byte, error) {
 	text, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
@@ -205,7 +205,7 @@ func printed(ctx context.Context, command ...string) ([]byte, error) {
 	return text, fmt.Errorf("%s: %w", command[0], err)
 }
 
-// isOurs reports whether a line names an object of vipd.
+// isOurs reports whether a line mentions vipd.
 func isOurs(line string) bool { return strings.Contains(strings.ToLower(line), "vipd") }
 
 func ourTables(ctx context.Context) ([]byte, error) {
@@ -251,8 +251,8 @@ func shareable(file string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// redact returns a copy of a value in which secrets are hidden: headers and data that checks send,
-// passwords, arguments of programs, and passwords and queries in URLs.
+// redact returns a copy of a value with its secrets hidden: headers and data that checks send,
+// passwords, program arguments, and passwords and queries in URLs.
 func redact(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -13,7 +13,7 @@ import (
 // TestAutoHasAllCapabilities compares the capabilities of auto with each mode's capabilities. auto
 // must have all of them, because a check for auto must accept every valid file.
 func TestAutoHasAllCapabilities(t *testing.T) {
-	// Skip fields that describe restrictions, or the work of the host's guard.
+	// Skip fields that describe restrictions, or features of the host's guard.
 	skipped := []string{"Mode", "Nearest", "Untranslated", "Stateless", "AffinityUnbounded", "Slots", "SlotsEach", "MaxMovedRules", "EnforcesSources", "ResetsOverLimit"}
 	auto := reflect.ValueOf(capabilities(config.AutoMode))
 	for _, m := range modes.All() {
@@ -41,7 +41,7 @@ func TestAutoHasAllCapabilities(t *testing.T) {
 				t.Errorf("field %s of %T has a type that is not compared, want a case for it", name, balancer.Capabilities{})
 			}
 			if !has {
-				t.Errorf("%s of auto = %v, want everything that mode %s has: %v", name, auto.Field(i), m.Name, one.Field(i))
+				t.Errorf("auto: %s = %v, want at least the capabilities of mode %s: %v", name, auto.Field(i), m.Name, one.Field(i))
 			}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane/realserver"
 )
 
-// checkDirect tests the paths of direct routing. It fails if a finding is not OK.
+// checkDirect tests the paths of direct routing. It returns an error if a finding is not OK.
 func checkDirect(c *cli.Call) error {
 	var q api.DirectRequest
 	switch len(c.Args) {
@@ -38,7 +38,7 @@ func checkDirect(c *cli.Call) error {
 
 func isWrong(f realserver.Finding) bool { return !f.OK }
 
-// directText formats the findings of each path below its name. Failures begin with "!".
+// directText formats each path's name, followed by the path's findings. Failures begin with "!".
 func directText(p *cli.Printer, paths []api.DirectPath) string {
 	var b strings.Builder
 	for _, path := range paths {

@@ -101,7 +101,7 @@ func checkName(c *cli.Call, service balancer.Name, name string) error {
 	return cli.ErrReported
 }
 
-// checkText formats the exchange and the result of a check.
+// checkText formats a check's exchange and result.
 func checkText(p *cli.Printer, r *api.CheckResult) string {
 	var b strings.Builder
 	if n := len(r.Checks); n > 0 {

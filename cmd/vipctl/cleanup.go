@@ -52,7 +52,7 @@ removes only the objects that this mode created.`,
 	}
 }
 
-// A cleaner removes one kind of leftovers. If dry is true, it only lists them. It returns its
+// A cleaner removes one kind of leftover state. If dry is true, it only lists them. It returns its
 // actions, such as "remove file /run/vipd/vipd.lock".
 type cleaner func(ctx context.Context, conf config.Config, dry bool) (done []string, err error)
 
@@ -104,7 +104,7 @@ func runCleanup(c *cli.Call) error {
 	return clean(c, conf, mode, false)
 }
 
-// wayOut is the advice if a vipd is running.
+// wayOut is the advice to print if vipd is running.
 const wayOut = "stop it first, see what would be removed with --dry-run, or remove it anyway with --force"
 
 // clean runs the cleaners of a mode, or all cleaners if mode is "", and prints their actions.
@@ -135,8 +135,8 @@ func clean(c *cli.Call, conf config.Config, mode config.ModeName, dry bool) erro
 // groupedFrom is the maximum number of consecutive similar lines that grouped does not join.
 const groupedFrom = 10
 
-// grouped joins a long run of lines that differ only in an address into one line, because a cleanup
-// may remove tens of thousands of addresses.
+// grouped replaces many consecutive lines that differ only in an address with a single line,
+// because a cleanup may remove tens of thousands of addresses.
 func grouped(done []string) []string {
 	var out []string
 	for i := 0; i < len(done); {
@@ -161,8 +161,8 @@ func grouped(done []string) []string {
 	return out
 }
 
-// aroundAddress splits a line at the first word that is an address or a frontend's key. If there is
-// none, address is "".
+// aroundAddress splits a line around the first word that is an address or a frontend's key. If no
+// word is, address is "".
 func aroundAddress(line string) (before, address, behind string) {
 	words := strings.Split(line, " ")
 	at := slices.IndexFunc(words, func(word string) bool {
@@ -196,7 +196,8 @@ func ownConfig(c *cli.Call) (config.Config, error) {
 
 // holdRunDir acquires the daemon's lock file in run_dir, if it exists, so that no daemon starts
 // there. It returns an error if a daemon holds the lock, unless force is true. This lock also
-// reveals a daemon in another network namespace, or a daemon that may not change this namespace.
+// reveals a daemon in another network namespace, or a daemon without permission to change this
+// namespace.
 func holdRunDir(dir string, force bool) (*os.File, error) {
 	if _, err := os.Lstat(lockfile.Path(dir)); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -257,9 +258,9 @@ func cleanHost(ctx context.Context, conf config.Config, dry bool) ([]string, err
 	return host.Cleanup(ctx, modes.HostOptions(conf), dry)
 }
 
-// cleanFiles removes the daemon's sockets, its counts in run_dir, and its files in state_dir,
-// including backups and incomplete files. A file at a socket's path that is not a socket remains,
-// because vipd did not create it.
+// cleanFiles removes the daemon's sockets, its saved counters in run_dir, and its files in
+// state_dir, including backups and incomplete files. If the file at a socket's path is not a
+// socket, it remains, because vipd did not create it.
 func cleanFiles(_ context.Context, conf config.Config, dry bool) ([]string, error) {
 	var files []string
 	for _, path := range []string{conf.API.Socket, filepath.Join(conf.RunDir, api.OwnerSocket), filepath.Join(conf.RunDir, api.HandoverSocket)} {

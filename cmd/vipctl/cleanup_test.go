@@ -40,8 +40,8 @@ func TestGrouped(t *testing.T) {
 	}
 }
 
-// TestCleanupNeedsRoot runs cleanup as a user other than root. Each run must fail with one
-// sentence.
+// TestCleanupNeedsRoot runs cleanup as a user other than root. Each command must fail with a single
+// error sentence.
 func TestCleanupNeedsRoot(t *testing.T) {
 	s := newSession(t)
 	for _, line := range [][]string{{"cleanup"}, {"cleanup", "--dry-run"}} {
@@ -51,12 +51,12 @@ func TestCleanupNeedsRoot(t *testing.T) {
 	}
 	const want = "vipctl: only root can see and remove vipd's objects: sudo vipctl cleanup\n"
 	if got := s.err.String(); got != strings.Repeat(want, 2) {
-		t.Errorf("stderr = %q, want one sentence about root for each run", got)
+		t.Errorf("stderr = %q, want one sentence about root for each command", got)
 	}
 }
 
-// TestCleanupOfFiles cleans up after a killed vipd. Its sockets and their directory must be
-// removed. A regular file that api.socket names by mistake must remain.
+// TestCleanupOfFiles cleans up after a killed vipd. The sockets and their directory must be
+// removed. A regular file at the path in api.socket must remain.
 func TestCleanupOfFiles(t *testing.T) {
 	t.Chdir(t.TempDir()) // a socket's path must be short
 	conf := config.Default()

@@ -144,16 +144,16 @@ type connectionList struct {
 	// all reports whether connections in every state are listed. If false, only live connections
 	// are listed.
 	all bool
-	// omitted counts the connections that are not live and not listed, by state.
+	// omitted counts the unlisted connections by state. None of them is live.
 	omitted map[string]int
-	// text is JSON that is not printed yet.
+	// text holds JSON that has not been printed yet.
 	text []byte
 	// collected holds the connections for an output format that needs the whole list.
 	collected []api.Connection
 }
 
 // isLive reports whether a connection counts as live. The kernel also remembers closed connections
-// and idle UDP flows, which don't.
+// and idle UDP flows, which are not live.
 func isLive(c *api.Connection) bool { return !c.Closed() && c.State != dataplane.Idle }
 
 // A long list is printed in parts. partRows is the number of rows in a part, which share their
@@ -191,7 +191,7 @@ func (l *connectionList) add(n api.Connection) error {
 	return l.Print(l.table.Part(l.Form()))
 }
 
-// addJSON prints a connection as an element of a JSON array, formatted as PrintJSON does.
+// addJSON prints a connection as an element of a JSON array, in the format of PrintJSON.
 func (l *connectionList) addJSON(n api.Connection) error {
 	text, err := json.MarshalIndent(n, "  ", "  ") // MarshalIndent escapes HTML, which no value contains
 	if err != nil {
@@ -226,7 +226,7 @@ func (l *connectionList) end(empty string) error {
 	return l.Print(text + omittedText(l.omitted))
 }
 
-// omittedText returns a line with the numbers of connections that are not live, or "".
+// omittedText returns a line that reports how many connections of each state were omitted, or "".
 func omittedText(omitted map[string]int) string {
 	if len(omitted) == 0 {
 		return ""

@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// sampled counts the lines written to it, and measures the maximum memory of this process.
+// sampled counts the lines written to it, and measures this process's maximum heap size.
 type sampled struct {
 	lines, looked int
 	most          uint64
@@ -77,14 +77,14 @@ func TestConnsKeepsNoList(t *testing.T) {
 		out, errs, empty := &sampled{}, &strings.Builder{}, kept()
 		w := cli.World{Stdout: out, Stderr: errs, Getenv: func(string) string { return "" }, Now: time.Now}
 		if code := run(t.Context(), w, []string{"conns", "-o", format}); code != 0 || errs.Len() > 0 {
-			t.Fatalf("exit code of format %s = %d, want 0: %s", format, code, errs)
+			t.Fatalf("format %s: exit code = %d, want 0: %s", format, code, errs)
 		}
 		if format == cli.FormJSON && out.lines < crowd*5 || format != cli.FormJSON && out.lines != crowd+1 || !strings.Contains(out.tail, last) {
-			t.Errorf("lines of format %s = %d, last line = %q; want a line for each connection", format, out.lines, out.tail)
+			t.Errorf("format %s: lines = %d, last line = %q; want a line for each connection", format, out.lines, out.tail)
 		}
 		grown := out.most - min(out.most, empty)
 		if t.Logf("%s: %d lines, %d KiB kept at most", format, out.lines, grown>>10); grown > most || out.looked == 0 {
-			t.Errorf("memory growth of format %s = %d bytes, want at most 6 MiB", format, grown)
+			t.Errorf("format %s: memory growth = %d bytes, want at most 6 MiB", format, grown)
 		}
 	}
 }

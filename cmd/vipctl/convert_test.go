@@ -10,7 +10,7 @@ import (
 )
 
 // TestInterruptEndsReading interrupts "convert" and "check" while they read from standard input.
-// Both must report the interrupt and end.
+// Both must report the interrupt and exit.
 func TestInterruptEndsReading(t *testing.T) {
 	for _, args := range [][]string{{"convert", "--from", "nginx", "-"}, {"check", "-"}} {
 		never, end := io.Pipe()

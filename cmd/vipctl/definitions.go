@@ -22,9 +22,8 @@ import (
 
 // localDefinitions holds the definitions in a file or directory, and the problems found in them.
 type localDefinitions struct {
-	// place is the file or directory.
 	place string
-	// main is the file, if the place is a file that can be parsed.
+	// main is the parsed file. It is nil if place is a directory or can't be parsed.
 	main     *tomlfile.Document
 	services snap.Map[balancer.Name, *balancer.Service]
 	vips     snap.Map[netip.Addr, *balancer.VIP]
@@ -45,7 +44,7 @@ func readDefinitions(place string) (*localDefinitions, error) {
 	return definitionsOf(place, tomlfile.Load(place)), nil
 }
 
-// definitionsOf returns the definitions that were read at a place, with the daemon's configuration
+// definitionsOf returns the definitions that were read from place, with the daemon's configuration
 // if the place is a file.
 func definitionsOf(place string, read tomlfile.Result) *localDefinitions {
 	d := &localDefinitions{place: place, main: read.Main, services: read.Snapshot.Services, config: config.Default(), problems: read.Snapshot.Problems}
@@ -62,7 +61,7 @@ func definitionsOf(place string, read tomlfile.Result) *localDefinitions {
 	return d
 }
 
-// isConfig reports whether a file has sections of a daemon's configuration. If so, its missing
+// isConfig reports whether a file contains sections of the daemon configuration. If so, missing
 // sections have their defaults.
 func isConfig(doc *tomlfile.Document) bool {
 	for section := range doc.Tree() {
@@ -73,8 +72,8 @@ func isConfig(doc *tomlfile.Document) bool {
 	return false
 }
 
-// sortProblems sorts the problems by place, and removes duplicates, because two readers may find
-// the same problem.
+// sortProblems sorts the problems by file and line, and removes duplicates, because two readers may
+// find the same problem.
 func (d *localDefinitions) sortProblems() {
 	slices.SortStableFunc(d.problems, func(a, b balancer.Problem) int {
 		return cmp.Or(
@@ -109,14 +108,14 @@ func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*ba
 	return frontends
 }
 
-// lookupTime is the maximum time for all lookups of a file. maxLookups is the maximum number of
-// simultaneous lookups.
+// lookupTime limits how long all lookups of a file may take together. maxLookups is the maximum
+// number of simultaneous lookups.
 const (
 	lookupTime = 10 * time.Second
 	maxLookups = 64
 )
 
-// lookUp looks up the DNS names of endpoints until ctx ends. It does not run programs that list
+// lookUp looks up the endpoints' DNS names until ctx is done. It does not run programs that list
 // endpoints, but returns the names of the services that use such a program.
 func (d *localDefinitions) lookUp(ctx context.Context) (unrun []string) {
 	client := resolve.New(resolve.Options{Servers: func() []string { return d.config.Resolver.Servers }})

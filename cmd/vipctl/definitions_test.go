@@ -63,8 +63,8 @@ func TestLookUp(t *testing.T) {
 	}
 }
 
-// TestLookUpAtOnce looks up more than maxLookups names at a silent server. The server must receive
-// maxLookups queries at once, and the lookups must end when ctx ends.
+// TestLookUpAtOnce sends more than maxLookups queries to a DNS server that never answers. The
+// server must receive maxLookups queries at once, and the lookups must stop when ctx is canceled.
 func TestLookUpAtOnce(t *testing.T) {
 	const n = maxLookups + 10
 	server := dnskit.New(t, "127.0.0.1")

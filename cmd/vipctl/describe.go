@@ -185,7 +185,7 @@ func describeService(p *cli.Printer, d *described) string {
 	return out.b.String()
 }
 
-// lookupText describes a lookup and its last answer. The answer is omitted for a service in etcd,
+// lookupText describes a lookup and its latest answer. It omits the answer for a service in etcd,
 // because only hosts look up names.
 func lookupText(p *cli.Printer, l *api.Lookup) string {
 	text := map[balancer.LookupKind]string{
@@ -220,7 +220,7 @@ func pathText(a api.Address) string {
 	return text
 }
 
-// describedName is a DNS name with the lookups that use it and the endpoints that have it.
+// describedName is a DNS name with the lookups that resolve it and the endpoints found under it.
 type describedName struct {
 	Name      string         `json:"name"`
 	Lookups   []namedLookup  `json:"lookups"`

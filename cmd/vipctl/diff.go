@@ -148,7 +148,7 @@ func diffFile(c *cli.Call, file string) error {
 
 // compareSettings lists the settings in which the files differ from the running vipd. These are the
 // mode, settings that differ from the daemon's own config, and settings that the daemon read from
-// this file but can't change while it runs.
+// this file but can't change while it is running.
 func (d *localDefinitions) compareSettings(c *cli.Call) (all []serviceDiff, err error) {
 	if d.main == nil || !isConfig(d.main) {
 		return nil, nil
@@ -192,7 +192,7 @@ func (d *localDefinitions) compareWithOwn(file string) (all []serviceDiff) {
 	return all
 }
 
-// withFields returns a copy of s, to which it adds the fields that differ between two tables.
+// withFields returns a copy of s that also lists the fields that differ between two tables.
 func (s serviceDiff) withFields(runs, wants map[string]any) serviceDiff {
 	names := slices.Concat(slices.Collect(maps.Keys(runs)), slices.Collect(maps.Keys(wants)))
 	slices.Sort(names)
@@ -211,7 +211,7 @@ func comparesEtcd(c *cli.Call, files []string) bool {
 	return c.StoresInEtcd() && (c.NamesEtcd() || !slices.ContainsFunc(files, own))
 }
 
-// showDifferences prints the differences, and returns the verb's result. incomplete reports whether
+// showDifferences prints the differences, and returns the verb's error. incomplete reports whether
 // some services could not be compared.
 func showDifferences(c *cli.Call, differences []serviceDiff, incomplete bool, between string) (err error) {
 	if len(differences) == 0 && c.Format != cli.FormJSON {
@@ -307,8 +307,8 @@ func compareFields(runs, wants map[string]any) (fields []fieldDiff, err error) {
 	return fields, nil
 }
 
-// unread returns an error if the daemon has not been able to read its store since it started. There
-// is then nothing to compare with.
+// unread returns an error if the daemon has not been able to read its store since it started. In
+// that case, there is nothing to compare with.
 func unread(c *cli.Call) error {
 	s, err := cli.AskDaemon(c, (*api.Client).Status)
 	if err != nil || s.Store.EverRead || s.Store.Error == "" {
@@ -359,7 +359,7 @@ func fieldsText(p *cli.Printer, fields []fieldDiff) string {
 	return b.String()
 }
 
-// diffFleet lists the changes that apply would make in etcd with these files.
+// diffFleet lists the changes that applying these files would make in etcd.
 func diffFleet(c *cli.Call, places []string) error {
 	g, err := readGiven(c, places, c.Flags.Bool("recursive"))
 	if err != nil {

@@ -65,8 +65,8 @@ func TestDiffRemovedServices(t *testing.T) {
 }
 
 // TestDiffOmitsInvalidServices compares a file with the running services. Both services in the file
-// are invalid, and one of them runs. Neither may count as a difference, because the daemon would
-// ignore both definitions.
+// are invalid, and one of them is running. Neither may count as a difference, because the daemon
+// would ignore both definitions.
 func TestDiffOmitsInvalidServices(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.toml")
 	if err := os.WriteFile(file, []byte("[services.web]\nvips = []\n[services.new]\nvips = [1]\n"), 0o644); err != nil {

@@ -9,6 +9,6 @@
 // A change to services in etcd is an edit (edit.go): the user's files (given.go) become a plan,
 // which reads etcd, checks the changes and writes them. The edit prints the results.
 //
-// Errors are values until cli.Run maps them to exit codes: 0 done, 1 it failed, 2 wrong use, 3
+// Errors are values until cli.Run maps them to exit codes: 0 success, 1 failure, 2 wrong usage, 3
 // differences, 4 a service is down, 130 interrupted.
 package main

@@ -54,8 +54,8 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// TestDocsCommands runs the command lines of the guides that test/readme and test/examples don't
-// run. None may be a usage error.
+// TestDocsCommands runs the guides' command lines, except those that test/readme and test/examples
+// run. None may fail with a usage error.
 func TestDocsCommands(t *testing.T) {
 	files, err := filepath.Glob("../../docs/*.md")
 	if err != nil {

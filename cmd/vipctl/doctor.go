@@ -94,7 +94,7 @@ func examined(c *cli.Call) doctor.Host {
 	return h
 }
 
-// askVipd reads the state of a running vipd into h. It returns false if no vipd answers.
+// askVipd reads a running vipd's state into h. It returns false if no vipd answers.
 func askVipd(c *cli.Call, h *doctor.Host) bool {
 	status, err := cli.AskDaemon(c, (*api.Client).Status)
 	if err != nil {
@@ -163,7 +163,7 @@ func levelStyle(l doctor.Level) table.Style {
 	return table.Plain
 }
 
-// etcdMembers returns the URLs of each member of etcd.
+// etcdMembers returns each etcd member's URLs.
 func etcdMembers(ctx context.Context, config client.Config) ([][]string, error) {
 	w, err := etcd.NewStore(config)
 	if err != nil {

@@ -266,13 +266,13 @@ func runDrain(c *cli.Call) error {
 	return o.await()
 }
 
-// overrider makes a change to overrides, either in the daemon of this host for this host alone, or
-// in etcd for all nodes.
+// overrider changes overrides, either in the daemon of this host for this host alone, or in etcd
+// for all nodes.
 type overrider interface {
 	// override makes the change. For each affected endpoint, it prints the line that describe
 	// returns.
 	override(describe func(api.OverrideTarget) string) error
-	// undrained returns the line about a target after an undrain.
+	// undrained returns the line to print about an undrained target.
 	undrained(api.OverrideTarget) string
 	// schedulers returns the schedulers of the targets' services, if they are known.
 	schedulers() map[balancer.Name]balancer.Scheduler
@@ -332,14 +332,13 @@ func (d *daemonOverride) override(overrides func(api.OverrideTarget) string) err
 	return err
 }
 
-// targetLines returns a line for each target of a change.
 func targetLines(targets []api.OverrideTarget, overrides func(api.OverrideTarget) string) string {
 	return strings.Join(lists.Mapped(targets, func(t api.OverrideTarget) string {
 		return fmt.Sprintf("%s/%s: %s\n", t.Service, t.Address, overrides(t))
 	}), "")
 }
 
-// noteName prints the current addresses of the DNS name that a request names.
+// noteName prints the current addresses of the DNS name in a request.
 func noteName(c *cli.Call, q *api.OverrideRequest, targets []api.OverrideTarget) {
 	if name := lookup.HostName(q.Address); name != "" && len(targets) > 0 {
 		addresses := lists.Mapped(targets, func(t api.OverrideTarget) string { return t.Address })
@@ -347,8 +346,8 @@ func noteName(c *cli.Call, q *api.OverrideRequest, targets []api.OverrideTarget)
 	}
 }
 
-// noteFormerDrains is called after an undrain of a DNS name. It prints the addresses that the
-// service still drains although they are not endpoints. The name may have had these addresses
+// noteFormerDrains is called after a DNS name is undrained. It prints the addresses that the
+// service still drains although they are no longer endpoints. The name may have had these addresses
 // during the drain.
 func noteFormerDrains(c *cli.Call, q *api.OverrideRequest, all []api.OverrideTarget, isEndpoint func(api.OverrideTarget) bool) {
 	var left []string
@@ -375,7 +374,7 @@ func (d *daemonOverride) noteIdle() {
 	}
 }
 
-// meets reports whether the change affected an endpoint of a service.
+// meets reports whether the change affected one of the service's endpoints.
 func (d *daemonOverride) meets(service balancer.Name) bool {
 	return slices.ContainsFunc(d.targets, func(t api.OverrideTarget) bool { return t.Service == service })
 }
@@ -399,8 +398,8 @@ func (d *daemonOverride) undrained(t api.OverrideTarget) string {
 	return undrainedText(t, hasAgent, len(at) == 0 || slices.ContainsFunc(at, draining), overrides)
 }
 
-// undrainedText returns the line about a target after an undrain. hasAgent and drained describe the
-// target, and overrides are its earlier overrides.
+// undrainedText returns the line to print about an undrained target. hasAgent and drained describe
+// the target, and overrides are its earlier overrides.
 func undrainedText(t api.OverrideTarget, hasAgent, drained bool, overrides []*balancer.Override) string {
 	text := "drain removed"
 	if !drained {

@@ -38,7 +38,7 @@ type edited struct {
 	Revision int64 `json:"revision,omitempty"`
 	// Addresses lists the addresses that pools have assigned to the service.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
-	// Fields are the differing fields.
+	// Fields lists the fields that differ.
 	Fields []fieldDiff `json:"fields,omitempty"`
 	// Error is the reason why the change was not written.
 	Error string `json:"error,omitempty"`
@@ -78,7 +78,7 @@ func (e *edit) read() error {
 	return err
 }
 
-// removeOthers adds removals of all services in etcd that no file defines.
+// removeOthers adds a removal for each service in etcd that no file defines.
 func (e *edit) removeOthers(g *given) {
 	for _, name := range slices.Sorted(maps.Keys(e.plan.Stored())) {
 		if g.services[name] == nil {
@@ -87,7 +87,7 @@ func (e *edit) removeOthers(g *given) {
 	}
 }
 
-// judge adds problems that depend on the content of etcd and on the addresses of the nodes.
+// judge adds problems that depend on etcd's content and on the nodes' addresses.
 func (e *edit) judge() (err error) {
 	e.plan.Nodes, err = e.Writer.Published(e)
 	if err != nil && !client.Forbidden(err) {
@@ -234,8 +234,8 @@ func outcomeStyle(o definitions.Outcome) table.Style {
 	return table.Plain
 }
 
-// changedFields lists the fields of a service whose change has an effect. If no single field has an
-// effect, it lists all fields whose texts differ.
+// changedFields lists the fields whose changes affect the service. If no single change has an
+// effect, it lists all fields whose text differs.
 func changedFields(s *definitions.Stored, fields map[string]any) ([]fieldDiff, error) {
 	if s.Service == nil {
 		return nil, nil // the stored definition can't be read

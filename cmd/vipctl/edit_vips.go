@@ -9,8 +9,8 @@ import (
 	"vipd/store/etcd/definitions"
 )
 
-// wantVIPs adds the changes to the settings of VIPs. It reads etcd only if a file contains such
-// settings, or if prune is true.
+// wantVIPs adds the changes to VIP settings. It reads etcd only if a file contains VIP settings, or
+// if prune is true.
 func (e *edit) wantVIPs(g *given, prune bool) error {
 	if len(g.vips) == 0 && !prune {
 		return nil
@@ -44,7 +44,7 @@ func (e *edit) wantVIPs(g *given, prune bool) error {
 	return nil
 }
 
-// writeVIPs writes the settings of VIPs, with one transaction for each VIP.
+// writeVIPs writes the VIP settings, one transaction per VIP.
 func (e *edit) writeVIPs() error {
 	for n, i := range e.vips {
 		if i.What == definitions.Unchanged {

@@ -60,9 +60,9 @@ type eventList struct {
 	query api.EventsQuery
 	// from is the start of the time range of the list.
 	from time.Time
-	// span describes the time range in a sentence.
+	// span describes the time range in words.
 	span string
-	// timeWidth is the width of the column of times.
+	// timeWidth is the width of the time column.
 	timeWidth int
 }
 
@@ -151,7 +151,7 @@ func (l *eventList) known() error {
 }
 
 // past returns the latest events, or all events if lines is negative. any reports whether there are
-// events, even if lines is 0. Later queries start after these events.
+// events, even if lines is 0. The next query starts after these events.
 func (l *eventList) past(lines int) (events []api.Event, any bool, err error) {
 	client, err := l.Client()
 	if err != nil {

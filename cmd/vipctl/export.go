@@ -67,8 +67,8 @@ func runExport(c *cli.Call) error {
 	return err
 }
 
-// exportServices returns services as texts, and as tables by name. left is the number of services
-// that can't be exported.
+// exportServices returns the services in text form, and as tables by name. left is the number of
+// services that can't be exported.
 func exportServices(c *cli.Call, all []*definitions.Stored) (texts []string, tables map[balancer.Name]any, left int) {
 	tables = map[balancer.Name]any{}
 	for _, s := range all {
@@ -83,7 +83,7 @@ func exportServices(c *cli.Call, all []*definitions.Stored) (texts []string, tab
 	return texts, tables, left
 }
 
-// exportVIPs returns the settings of addresses as texts, and as tables by address.
+// exportVIPs returns VIP settings in text form, and as tables by address.
 func exportVIPs(c *cli.Call, w *etcd.Store) (texts []string, tables map[string]any, err error) {
 	policies, err := w.Policies(c)
 	if client.Forbidden(err) {

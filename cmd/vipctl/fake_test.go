@@ -296,7 +296,7 @@ func (d *fakeDaemon) override(w http.ResponseWriter, r *http.Request) {
 }
 
 // fill defines a node with two services, one of them with every kind of problem. The age of each
-// time is 20 s above a round number, so its text does not change during a test.
+// timestamp is 20 s more than a round number, so its text does not change during a test.
 func (d *fakeDaemon) fill() {
 	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
 	key := func(text string) balancer.Key {

@@ -137,7 +137,7 @@ func TestExportThenApplyChangesNothing(t *testing.T) {
 }
 
 // TestHistoryLaw runs random sequences of applies, deletes and rollbacks. After each step, etcd and
-// the history must equal a model.
+// the history must match a model.
 func TestHistoryLaw(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "pool", "set", "default", "10.97.0.0/16")
@@ -146,14 +146,14 @@ func TestHistoryLaw(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		name := fmt.Sprintf("w%d", seed)
 		var now map[string]any
-		var texts []map[string]any // the expected texts of the history, without their numbers
+		var texts []map[string]any // the expected versions in the history, without their numbers
 		file := filepath.Join(t.TempDir(), "s.json")
 		for step := range 25 {
 			at := fmt.Sprintf("seed %d, step %d", seed, step)
 			switch kind := r.IntN(4); {
 			case kind == 0 && now != nil:
 				if out := f.do(cli.ExitDone, "delete", "service", name, "--dry-run"); !strings.Contains(out, name+": would be removed") {
-					t.Errorf("%s: output of a removal with --dry-run = %q, want the text of a removal", at, out)
+					t.Errorf("%s: output of a removal with --dry-run = %q, want the message for a removal", at, out)
 				}
 				f.expect(t, at+", rehearsed", name, now, texts)
 				f.do(cli.ExitDone, "delete", "service", name)
@@ -199,11 +199,11 @@ func (f *testFleet) expect(t *testing.T, at, name string, now map[string]any, te
 		t.Fatal(err)
 	}
 	if len(history) != min(20, len(texts)) {
-		t.Fatalf("%s: texts in the history = %d, want %d", at, len(history), len(texts))
+		t.Fatalf("%s: versions in the history = %d, want %d", at, len(history), len(texts))
 	}
 	for _, e := range history {
 		if !equalJSON(t, e.Fields, texts[e.N-1]) || e.By == "" || e.Revision == 0 {
-			t.Fatalf("%s: text %d =\n%+v, want\n%v", at, e.N, e, texts[e.N-1])
+			t.Fatalf("%s: version %d =\n%+v, want\n%v", at, e.N, e, texts[e.N-1])
 		}
 	}
 }

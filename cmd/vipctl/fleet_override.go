@@ -23,11 +23,9 @@ type fleetOverride struct {
 	targets []balancer.Target
 	// own lists endpoints on the requested node that belong to services in this host's files.
 	own []string
-	// resolved maps lookups, in the form SERVICE/NAME, to whether the daemon of this host knows
-	// their endpoints.
+	// resolved maps each lookup (SERVICE/NAME) to whether this host's daemon knows its endpoints.
 	resolved map[string]bool
-	// result is the result of the change.
-	result fleetResult
+	result   fleetResult
 }
 
 // newFleetOverride finds the endpoints in etcd that the request selects. It returns nil if etcd
@@ -86,9 +84,9 @@ func (f *fleetOverride) noteUnresolved() {
 	}
 }
 
-// addKept adds details from the daemon of this host: endpoints that are down, answers of agents,
-// and endpoints with expired leases that the daemon still uses. It also sets own and resolved. If
-// the daemon does not answer, it adds nothing.
+// addKept adds details from this host's daemon: endpoints that are down, answers from agents, and
+// endpoints with expired leases that the daemon still uses. It also sets own and resolved. If the
+// daemon does not answer, it adds nothing.
 func (f *fleetOverride) addKept() {
 	services, _ := cli.AskDaemon(f.Call, (*api.Client).Services)
 	for _, s := range services {
@@ -132,7 +130,7 @@ type fleetResult struct {
 }
 
 // override makes the change for each target in turn. If a target can't be written, it continues
-// with the others.
+// with the next target.
 func (f *fleetOverride) override(describe func(api.OverrideTarget) string) error {
 	change, err := lookup.Asked(&f.request, f.Now())
 	if err != nil {

@@ -186,7 +186,7 @@ func TestFleetDrainWait(t *testing.T) {
 	f.waitForPoll()
 	select {
 	case <-l.ended:
-		t.Fatalf("drain has ended with stdout = %s, want the drain to wait", l.out)
+		t.Fatalf("drain ended early: stdout = %s, want it to wait", l.out)
 	default:
 	}
 	two.setStatus(draining(revision, "web", "10.0.0.2", 5)) // connections of another endpoint do not matter
@@ -308,8 +308,8 @@ func fakeHere(t *testing.T) (d *fakeDaemon, socket string) {
 	return d, socket
 }
 
-// TestFleetUndrainHere undrains an endpoint in etcd that only the daemon of this host drains. A
-// note must name the command for the daemon. If etcd is unreachable, the error must name --socket.
+// TestFleetUndrainHere undrains an endpoint in etcd that only this host's daemon drains. A note
+// must name the command for the daemon. If etcd is unreachable, the error must name --socket.
 func TestFleetUndrainHere(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "192.168.1.11")
@@ -398,7 +398,7 @@ func TestFleetDrainKept(t *testing.T) {
 }
 
 // TestFleetDrainOfTheLastHealthy drains an endpoint while the other endpoint is down. The drain
-// must be refused, just as a drain of a service's only endpoint.
+// must be refused, like the drain of a service's only endpoint.
 func TestFleetDrainOfTheLastHealthy(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1", "10.0.0.2")
@@ -415,7 +415,7 @@ func TestFleetDrainOfTheLastHealthy(t *testing.T) {
 			}
 			l := f.line()
 			if got := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" "+line)); got != want {
-				t.Errorf("exit code of %q while the other endpoint is %s = %d, want a refusal only for the last healthy endpoint: %s", line, state, got, l.err)
+				t.Errorf("%q, other endpoint %s: exit code = %d, want a refusal only for the last healthy endpoint: %s", line, state, got, l.err)
 			}
 		}
 	}
@@ -435,7 +435,7 @@ func TestFleetOverrideJSON(t *testing.T) {
 	}
 }
 
-// TestFleetOverrideRights drains two endpoints with the right to write only one. The writable
+// TestFleetOverrideRights drains two endpoints as a user who may write only one. The writable
 // endpoint must be drained, and an error must report that the other endpoint is not drained.
 func TestFleetOverrideRights(t *testing.T) {
 	f := newStage(t)
@@ -466,7 +466,7 @@ func TestFleetDrainOfNames(t *testing.T) {
 		{[]string{"drain", "--node", "rack1"}, cli.ExitDone, note("pg/pg.invalid, web/a.web.invalid")},
 		{[]string{"drain", "--node", "rack3"}, cli.ExitFailed, ""},
 		{[]string{"drain", "web", "10.0.0.1"}, cli.ExitDone, ""},
-		{[]string{"drain", "web", "10.0.0.2"}, cli.ExitFailed, note("web/a.web.invalid, web/b.web.invalid")}, // the last usable endpoint that is known
+		{[]string{"drain", "web", "10.0.0.2"}, cli.ExitFailed, note("web/a.web.invalid, web/b.web.invalid")}, // the last known usable endpoint
 		{[]string{"drain", "pg", "10.0.0.9"}, cli.ExitFailed, note("pg/_pg._tcp.invalid, pg/pg.invalid")},
 	} {
 		_, stderr := f.do(test.exit, test.words...)

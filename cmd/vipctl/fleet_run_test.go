@@ -66,7 +66,7 @@ func (f *testFleet) process(operator string, line ...string) (code int, stdout, 
 	if err := cmd.Run(); err != nil {
 		exit, ok := errors.AsType[*exec.ExitError](err)
 		if !ok {
-			f.t.Errorf("error of running %q = %v, want none", line, err)
+			f.t.Errorf("running %q: error = %v, want none", line, err)
 			return cli.ExitFailed, "", ""
 		}
 		code = exit.ExitCode()
@@ -121,8 +121,8 @@ func serviceText(name, vip string, port int) string {
 }
 
 // TestParallelApplies makes 20 operators write one service at once. The history must contain
-// exactly the texts of the operators whose apply succeeded. Each other operator must get an error
-// that names the faster operator.
+// exactly the versions whose apply succeeded. Each operator whose apply failed must get an error
+// that names a faster operator.
 func TestParallelApplies(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 1000)))
@@ -147,14 +147,14 @@ func TestParallelApplies(t *testing.T) {
 	for i, o := range outcomes {
 		var result editResult
 		if err := json.Unmarshal([]byte(o.stdout), &result); err != nil || len(result.Services) != 1 {
-			t.Fatalf("error of operator %d = %v, want none: %s%s", i, err, o.stdout, o.stderr)
+			t.Fatalf("operator %d: error = %v, want none: %s%s", i, err, o.stdout, o.stderr)
 		}
 		switch {
 		case o.code == cli.ExitDone:
 			acknowledged[fmt.Sprintf("op%d", i)] = result.Revision
 		case o.code != cli.ExitFailed || !strings.Contains(result.Services[0].Error, "service web was changed (now at revision ") ||
 			!strings.Contains(result.Services[0].Error, " by op") || !strings.Contains(o.stderr, "someone else changed it at the same time"):
-			t.Errorf("exit code of operator %d = %d, want done or failed: %s%s", i, o.code, o.stdout, o.stderr)
+			t.Errorf("operator %d: exit code = %d, want done or failed: %s%s", i, o.code, o.stdout, o.stderr)
 		}
 	}
 	if len(acknowledged) == 0 {
@@ -171,11 +171,11 @@ func TestParallelApplies(t *testing.T) {
 		name, _, _ := strings.Cut(e.By, "@")
 		revision, known := acknowledged[name]
 		if delete(acknowledged, name); !known || revision != e.Revision {
-			t.Errorf("revision of text %d by %s = %d, want the revision %d that its author received (author known: %t)", e.N, e.By, e.Revision, revision, known)
+			t.Errorf("version %d by %s: revision = %d, want the revision %d that its author received (author known: %t)", e.N, e.By, e.Revision, revision, known)
 		}
 		port := e.Fields["ports"].([]any)[0].(map[string]any)["port"]
 		if want := "op" + fmt.Sprint(mustInt(t, port)-1001); name != want {
-			t.Errorf("author of text %d = %s, want %s according to its port", e.N, name, want)
+			t.Errorf("version %d: author = %s, want %s according to its port", e.N, name, want)
 		}
 	}
 	if len(acknowledged) > 0 {
@@ -192,7 +192,7 @@ func mustInt(t *testing.T, v any) int {
 	return int(n)
 }
 
-// newEditFor applies services, and calls the function then just before the write. This function may
+// newEditFor applies services. Just before they are written, it calls the function then, which may
 // make another edit.
 func (f *testFleet) newEditFor(t *testing.T, services string, then func()) (code int, stdout, stderr string) {
 	t.Helper()
@@ -258,7 +258,7 @@ func (f *testFleet) wantPolicies(t *testing.T, want int64) {
 	}
 }
 
-// TestApplyEndsEarly applies two services with the right to write only the first. "vipctl apply"
+// TestApplyEndsEarly applies two services as a user who may write only the first. "vipctl apply"
 // must report exactly the service that it wrote.
 func TestApplyEndsEarly(t *testing.T) {
 	const password = "s3cret"
@@ -459,7 +459,7 @@ func TestFleetWatch(t *testing.T) {
 		{"81/tcp", func() { f.cluster.Members[0].Kill(); f.cluster.Members[0].Start(); f.apply(t, f.writer(t), 82) }}, // a new writer, because w would wait for a reconnect
 		{"82/tcp", interrupt},
 	}
-	seen := make(chan func(), len(steps)) // vipctl may show a change before the change's writer has etcd's answer, so another goroutine makes the next change
+	seen := make(chan func(), len(steps)) // vipctl may show a change before the writer receives etcd's answer, so another goroutine makes the next change
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer close(seen)

@@ -18,8 +18,8 @@ import (
 	"vipd/store/etcd/watch"
 )
 
-// The functions below show services as stored in etcd: the desired state of every host, without a
-// host's own details (health, connections, whether it runs).
+// The functions below show services as stored in etcd: the desired state of every host, without
+// details that only a host knows, such as health and connections.
 
 // fleetServices returns the services of a snapshot in the form of the daemon's API.
 func fleetServices(s *store.Snapshot) []api.Service {
@@ -91,7 +91,7 @@ func readEtcd(w *etcd.Store, ctx context.Context) (store.Snapshot, error) {
 }
 
 // followFleet shows the content of etcd. With -w, it also shows each change. During an outage of
-// etcd, the last content remains.
+// etcd, the last output remains.
 func followFleet(c *cli.Call, show func(*store.Snapshot) error) error {
 	if !c.Flags.Bool("watch") {
 		s, err := cli.AskEtcd(c, readEtcd)

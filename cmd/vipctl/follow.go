@@ -20,8 +20,8 @@ func watchFlag() cli.Flag {
 // reconnectInterval is the pause between attempts to reach a daemon that has stopped.
 const reconnectInterval = time.Second
 
-// showError is an error in showing an answer. Unlike an error of the connection to the daemon, it
-// ends the verb.
+// showError is an error from printing an answer. Unlike a failed connection to the daemon, it makes
+// the verb fail.
 type showError struct{ error }
 
 // Unwrap returns the original error.
@@ -29,8 +29,8 @@ func (e *showError) Unwrap() error { return e.error }
 
 // follow calls stream, which reads a stream of the daemon's answers and calls received for each
 // answer. If the stream ends, follow starts it again. Before the first answer, follow returns the
-// error instead; answered reports whether there was an earlier answer. It returns nil when ctx
-// ends.
+// error from stream instead; answered reports whether there was an earlier answer. It returns nil
+// when ctx ends.
 func follow(c *cli.Call, answered bool, stream func(received func()) error) error {
 	away := false
 	received := func() {
@@ -61,8 +61,8 @@ func follow(c *cli.Call, answered bool, stream func(received func()) error) erro
 	}
 }
 
-// showDaemon shows the daemon's answer to a question. With -w, it shows each new answer. what names
-// the question in the path of the API.
+// showDaemon shows the daemon's answer to a question. With -w, it shows each new answer. what is
+// the name of the question in the API path.
 func showDaemon[T any](c *cli.Call, what string, question func(*api.Client, context.Context) (T, error), show func(T) error) error {
 	client, err := c.Client()
 	if err != nil {
@@ -133,15 +133,15 @@ func poll(c *cli.Call, p pace, ask func() (done bool, err error)) error {
 	}
 }
 
-// frame holds the output of the last state that was shown. The zero value means that no state was
-// shown yet.
+// frame holds the output that was shown last. The zero value means that nothing has been shown yet.
 type frame struct {
 	shown    bool
 	out, err string
 }
 
-// showFrame calls show for the next state, and prints its output unless it equals the last output.
-// On a terminal, it overwrites the last table. Otherwise an empty line separates the tables.
+// showFrame calls show for the next state, and prints its output unless it equals the previous
+// output. On a terminal, it overwrites the previous table. Otherwise an empty line separates the
+// tables.
 func showFrame(p *cli.Printer, last *frame, show func() error) error {
 	var out, notes bytes.Buffer
 	stdout, stderr := p.Stdout, p.Stderr

@@ -56,7 +56,7 @@ it.`,
 // abbreviations maps short names of kinds to full names, as in kubectl.
 var abbreviations = map[string]string{"svc": "services", "ep": "endpoints", "fe": "frontends", "no": "nodes"}
 
-// withKind splits KIND/NAME, and replaces a short name of a kind by the full name.
+// withKind splits KIND/NAME, and expands a kind's short name.
 func withKind(args []string) []string {
 	if len(args) == 1 {
 		if kind, name, _ := strings.Cut(args[0], "/"); name != "" {
@@ -84,8 +84,7 @@ func plainService(text string) string {
 
 // kind is a kind of object that get lists.
 type kind[T any] struct {
-	// name is the singular name of the kind. where follows the name in sentences, such as " in
-	// etcd".
+	// name is the kind's singular name. where follows the name in sentences, such as " in etcd".
 	name, where string
 	// read calls show with all objects of the kind. With -w it calls show again at each change.
 	read func(c *cli.Call, show func([]T) error) error
@@ -100,7 +99,7 @@ type kind[T any] struct {
 	none string
 }
 
-// absentIn returns the error for a name that no object in all has.
+// absentIn returns the error for a name that matches no object in the list all.
 func (k *kind[T]) absentIn(all []T, name string) error {
 	return absent(k.name, name, k.where, lists.Mapped(all, func(t T) string { return k.id(&t) }))
 }
@@ -218,8 +217,8 @@ func idLines[T any](all []T, id func(*T) string) string {
 	return text.String()
 }
 
-// served reports whether --down omits t. It omits an endpoint that is not down, and that is active,
-// on standby, or excluded by locality.
+// served reports whether --down omits t. It omits an endpoint that is not down and is active, on
+// standby, or excluded by locality.
 func served[T any](t T) bool {
 	e, _ := any(t).(api.Endpoint)
 	switch e.State {
@@ -331,7 +330,7 @@ func servicesTable(p *cli.Printer, services []api.Service) *table.Table {
 	return t
 }
 
-// few lists the first n elements and the number of the others. In the wide form, it lists all
+// few lists the first n elements, and counts the remaining elements. In the wide form, it lists all
 // elements.
 func few(p *cli.Printer, list []string, n int) string {
 	if p.Format == cli.FormWide || len(list) <= n+1 && n > 1 || len(list) <= n {

@@ -50,14 +50,14 @@ type written struct {
 type given struct {
 	services map[balancer.Name]*written
 	vips     map[netip.Addr]*written
-	// bare lists the files that contain neither services nor settings of VIPs.
+	// bare lists the files that contain neither services nor VIP settings.
 	bare []string
 	// problems are the problems found. A field that this version does not know is a warning.
 	problems []balancer.Problem
 }
 
 // readGiven reads files, directories and standard input. It returns an error if something can't be
-// read at all. Mistakes in the content become problems.
+// read at all. Mistakes in the content are added to the problems.
 func readGiven(c *cli.Call, places []string, recursive bool) (*given, error) {
 	g := &given{services: map[balancer.Name]*written{}, vips: map[netip.Addr]*written{}}
 	for i, place := range places {
@@ -214,8 +214,8 @@ func (g *given) add(file string, text []byte) {
 	}
 }
 
-// readTOML returns the tables of services. It also accepts sections of a daemon's configuration.
-// Any other section is a mistake.
+// readTOML returns the service tables. It also accepts sections of the daemon configuration. Any
+// other section is a mistake.
 func (g *given) readTOML(doc *tomlfile.Document) map[string]any {
 	conf := config.Default()
 	for _, p := range decode.Into(&conf, doc.Tree()) {
@@ -235,8 +235,8 @@ func (g *given) readTOML(doc *tomlfile.Document) map[string]any {
 	return tables
 }
 
-// readJSON returns the tables of services and of settings of VIPs. The text is {"services": {NAME:
-// {...}}, "vips": {ADDRESS: {...}}}, or only the object of services.
+// readJSON returns the tables of services and VIP settings. The text is {"services": {NAME: {...}},
+// "vips": {ADDRESS: {...}}}, or only the services object.
 func (g *given) readJSON(file string, text []byte) (services, vips map[string]any) {
 	origin := balancer.Origin{File: file}
 	var raw json.RawMessage
@@ -271,7 +271,6 @@ func (g *given) readJSON(file string, text []byte) (services, vips map[string]an
 	return services, vips
 }
 
-// define adds one service.
 func (g *given) define(name balancer.Name, raw any, where balancer.Locator) {
 	fields, ok := raw.(map[string]any)
 	if !ok {
@@ -285,7 +284,6 @@ func (g *given) define(name balancer.Name, raw any, where balancer.Locator) {
 	g.services[name] = &written{fields: fields, where: where}
 }
 
-// defineVIP adds the settings of one address.
 func (g *given) defineVIP(name string, raw any, where balancer.Locator) {
 	path := decode.Join("vips", name)
 	fields, ok := raw.(map[string]any)

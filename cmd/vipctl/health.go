@@ -117,8 +117,8 @@ func weights(endpoints []api.Endpoint) []string {
 	return all
 }
 
-// weightPercent returns the percentage of its weight that an active endpoint gets, because of a
-// slow start or its agent. An override of the weight has priority over the agent.
+// weightPercent returns the percentage of its weight that an active endpoint currently gets, which
+// a slow start or its agent can reduce. A weight override has priority over the agent.
 func weightPercent(e *api.Endpoint) int {
 	percent := 100
 	if e.State != balancer.Active {
@@ -175,7 +175,7 @@ func describedChecks(p *cli.Printer, s *api.Service) *table.Table {
 	return t
 }
 
-// rulesText describes how the endpoints of a service are checked, including defaults.
+// rulesText describes how a service's endpoints are checked, including defaults.
 func rulesText(k *api.CheckRules) string {
 	text := fmt.Sprintf("%s every %s, %s while confirming a change, timeout %s, rise %d, fall %d", k.Type, k.Interval, k.FastInterval, k.Timeout, k.Rise, k.Fall)
 	if k.From == balancer.HealthFromFleet {
@@ -187,7 +187,6 @@ func rulesText(k *api.CheckRules) string {
 	return text
 }
 
-// health writes the lines about health.
 func (out *sheet) health(h *api.HealthCount) {
 	if h.Checked == 0 {
 		return
@@ -224,8 +223,8 @@ func (out *sheet) health(h *api.HealthCount) {
 // servicesNamed is the default maximum number of services in a line.
 const servicesNamed = 10
 
-// services writes the label what, and the texts of services. Except in the wide form, it shortens a
-// long list.
+// services writes the label what, and a list of services that texts describe. Except in the wide
+// form, it shortens a long list.
 func (out *sheet) services(what, sep string, style table.Style, texts []string) {
 	if len(texts) == 0 {
 		return

@@ -48,7 +48,7 @@ func rollbackVerb() *cli.Verb {
 	}
 }
 
-// textNumbers returns the numbers of the texts in a service's history.
+// textNumbers returns the version numbers in a service's history.
 func textNumbers(c *cli.Call, before []string) []string {
 	entries, _ := cli.AskEtcd(c, func(w *etcd.Store, ctx context.Context) ([]definitions.HistoryEntry, error) {
 		return w.History(ctx, balancer.Name(before[0]))
@@ -61,7 +61,7 @@ type textChange struct {
 	N  int       `json:"n"`
 	At time.Time `json:"at,omitzero"`
 	By string    `json:"by,omitempty"`
-	// Rollback is the number of the earlier text that a rollback wrote again, or 0.
+	// Rollback is the number of the earlier version that a rollback restored, or 0.
 	Rollback int                 `json:"rollback,omitempty"`
 	Revision int64               `json:"revision,omitempty"`
 	What     definitions.Outcome `json:"what"`
@@ -102,8 +102,8 @@ func runHistory(c *cli.Call) error {
 	return c.PrintRows(lists.NonNil(editions), t, "")
 }
 
-// history reads the history of the service in the first argument. A second argument must be the
-// number of a text.
+// history reads the history of the service in the first argument. A second argument must be a
+// version number.
 func history(c *cli.Call) ([]definitions.HistoryEntry, error) {
 	if _, err := strconv.Atoi(c.Argument(1)); err != nil && len(c.Args) == 2 {
 		return nil, cli.WrongUse("%q is not the number of a version; for example: %s", c.Args[1], c.Verb.Example)
@@ -141,14 +141,14 @@ func textNumber(c *cli.Call, entries []definitions.HistoryEntry) (int, error) {
 	return at, nil
 }
 
-// textChanges returns what each entry changed in the previous entry.
+// textChanges returns how each entry differs from the previous entry.
 func textChanges(entries []definitions.HistoryEntry) ([]textChange, error) {
 	var out []textChange
 	var before map[string]any
 	for i, e := range entries {
 		d := textChange{N: e.N, At: e.At, By: e.By, Rollback: e.Rollback, Revision: e.Revision, Fields: e.Fields, What: whatOf(e.Fields, before)}
 		if i == 0 && e.N > 1 {
-			d.What = "" // the previous text is no longer stored
+			d.What = "" // the previous version is no longer stored
 		}
 		if d.What == definitions.Updated {
 			var err error
@@ -172,8 +172,8 @@ func whatOf(fields, before map[string]any) definitions.Outcome {
 	return definitions.Updated
 }
 
-// changeText describes the changes of an entry. If they don't fit into the column, it lists only
-// the names of the fields, or one name and the number of the others.
+// changeText describes an entry's changes. If they don't fit into the column, it lists only the
+// field names, or one name and the number of other fields.
 func changeText(p *cli.Printer, e textChange) string {
 	if e.Rollback > 0 {
 		return fmt.Sprintf("rolled back to %d", e.Rollback)
@@ -197,7 +197,7 @@ func changeText(p *cli.Printer, e textChange) string {
 	return few(p, fields, 1)
 }
 
-// fieldChange describes the change of a field in a few words.
+// fieldChange describes a change to a field in a few words.
 func fieldChange(d fieldDiff) string {
 	simple := func(v any) (string, bool) {
 		switch v.(type) {
@@ -228,8 +228,8 @@ func fieldChange(d fieldDiff) string {
 	return strings.TrimSpace(d.Field + " " + strings.Join(parts, " "))
 }
 
-// listChange returns the entries of a list that the other list lacks, or has with other values. A
-// table is represented by its name, and any other entry by its text.
+// listChange returns the entries of a list that are missing from the other list or have different
+// values there. It returns the name of a table, and the text of any other entry.
 func listChange(entries, other any) (names []string) {
 	list, _ := entries.([]any)
 	rest, _ := other.([]any)

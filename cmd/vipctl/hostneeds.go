@@ -25,8 +25,8 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// checkHost adds warnings for settings that this host can't provide. They are not errors, because
-// the definitions may be for another host.
+// checkHost adds warnings for settings that this host does not support. They are not errors,
+// because the definitions may be for another host.
 func (d *localDefinitions) checkHost(frontends []*balancer.Frontend) {
 	local := d.localAddresses()
 	if d.main != nil {
@@ -53,7 +53,7 @@ func (d *localDefinitions) checkHost(frontends []*balancer.Frontend) {
 	}
 }
 
-// warnOf adds a warning for each need that this host can't provide, unless the field already has a
+// warnOf adds a warning for each need that this host does not meet, unless the field already has a
 // problem.
 func (d *localDefinitions) warnOf(service balancer.Name, needs []need, at func(field string) balancer.Origin) {
 	for _, n := range needs {
@@ -78,7 +78,7 @@ func (d *localDefinitions) checkListeners(frontends []*balancer.Frontend, local 
 	all, owners := sockets.All(), sockets.Owners()
 	for _, f := range frontends {
 		taken := slices.ContainsFunc(all, func(s sockets.Socket) bool {
-			// A running vipd also listens, but only at single addresses. Only root may see the
+			// A running vipd also listens, but only on individual addresses. Only root may see the
 			// owner of a socket.
 			own := owners[s.Inode] == "vipd" || owners[s.Inode] == "" && !s.At.Addr.IsUnspecified()
 			return !own && s.Receives(f.Key)
@@ -115,11 +115,10 @@ func (d *localDefinitions) checkBroadcasts(s *balancer.Service, interfaces []doc
 	}
 }
 
-// need is a requirement of a field. lacks describes the part that is missing on this host, or is ""
-// if nothing is missing.
+// need is a requirement of a field. lacks describes what this host is missing, or is "" if nothing
+// is missing.
 type need struct{ field, lacks string }
 
-// needsOfConfig returns the needs of the daemon's configuration.
 func needsOfConfig(c *config.Config) []need {
 	needs := []need{
 		{"addresses.interface", lacksInterface(c.Addresses)}, {"fast_path", lacksFlowtable(c)},

@@ -21,9 +21,9 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// TestMistakes makes mistakes: wrong uses, wrong values of each verb and setting, and files that
-// can't be converted. The messages must equal testdata/mistakes. The flag -update rewrites these
-// files.
+// TestMistakes provokes error messages: incorrect usage, invalid values for each verb and setting,
+// and files that can't be converted. The messages must equal testdata/mistakes. The flag -update
+// rewrites these files.
 func TestMistakes(t *testing.T) {
 	t.Chdir(t.TempDir()) // files that the command lines name must not exist
 	for name, texts := range map[string]string{"use": wrongUses(t), "settings": wrongSettings(t), "places": wrongPlaces(t), "convert": wrongOrigins(t)} {
@@ -145,7 +145,7 @@ func record(t *testing.T, b *strings.Builder, args ...string) {
 	}
 }
 
-// wrongUses returns the messages for mistakes in the command line of each verb.
+// wrongUses returns the messages for mistakes in each verb's command line.
 func wrongUses(t *testing.T) string {
 	t.Setenv("VIPCTL_SOCKET", "nowhere.sock")
 	var b strings.Builder

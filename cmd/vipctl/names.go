@@ -37,7 +37,7 @@ func namesToList(c *cli.Call, before []string) []string {
 	return serviceNames(c, nil)
 }
 
-// namesToOverride returns the services whose endpoints drain and weight can change.
+// namesToOverride returns the services whose endpoints "drain" and "weight" can change.
 // addressesToOverride returns the addresses of one service.
 func namesToOverride(c *cli.Call, _ []string) []string {
 	if c.OverridesInEtcd() {

@@ -99,7 +99,6 @@ func standBy(c *cli.Call, name string) error {
 	return err
 }
 
-// setModeAndZone sets the mode and zone from the flags.
 func setModeAndZone(c *cli.Call, name string) error {
 	setsMode, setsZone := c.Flags.IsSet("mode"), c.Flags.IsSet("zone")
 	if !setsMode && !setsZone {
@@ -166,8 +165,8 @@ func zone(c *cli.Call) (string, error) {
 	return zone, nil
 }
 
-// noteUnknownNode prints a note if no vipd with that name runs. It prints nothing if nodes can't be
-// read.
+// noteUnknownNode prints a note if no vipd with that name is running. It prints nothing if nodes
+// can't be read.
 func noteUnknownNode(c *cli.Call, name string) {
 	nodes, err := cli.AskEtcd(c, (*etcd.Store).Statuses)
 	nodes = slices.DeleteFunc(nodes, func(n fleet.Node) bool { return n.Live == nil })

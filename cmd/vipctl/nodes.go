@@ -22,7 +22,7 @@ import (
 // nodeView is a node as get and describe show it.
 type nodeView struct {
 	Node string `json:"node"`
-	// Here reports whether the node's vipd runs and reaches etcd.
+	// Here reports whether the node's vipd is running and can reach etcd.
 	Here bool `json:"here"`
 	// Behind is the number of revisions by which the node lags behind etcd, or nil if it is
 	// unknown.

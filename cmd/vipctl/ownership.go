@@ -26,7 +26,7 @@ host's heartbeats.`,
 	}
 }
 
-// rekeyPause is the time between the steps of a change of key. In the first pause, all hosts learn
+// rekeyPause is the pause between the steps of a key change. In the first pause, all hosts learn
 // the new key. In the second, they start to use it, before the old key is rejected.
 const rekeyPause = 3 * time.Second
 

@@ -14,8 +14,9 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestPendingPlace ends pending changes in this host's file and in etcd. The change to the file
-// must end first. If the daemon refuses or does not answer, the change in etcd must remain.
+// TestPendingPlace confirms and aborts pending changes to this host's file and to etcd. The change
+// to the file must be aborted first. If the daemon refuses or does not answer, the change in etcd
+// must remain.
 func TestPendingPlace(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)))
@@ -34,7 +35,7 @@ func TestPendingPlace(t *testing.T) {
 			t.Errorf("%s: exit code = %d, output = %s%s; want %d, %q", verb, code, stdout, stderr, want, text)
 		}
 		if _, _, err := w.Pending(t.Context(), time.Now()); err != nil && text != "web: updated" {
-			t.Fatalf("%s: error of reading the pending change in etcd = %v, want none", verb, err)
+			t.Fatalf("%s: reading the pending change in etcd: error = %v, want none", verb, err)
 		}
 	}
 	f.flags = config(filepath.Join(t.TempDir(), "none.sock"))
@@ -47,7 +48,7 @@ func TestPendingPlace(t *testing.T) {
 	expect("confirm", cli.ExitFailed, "403 Forbidden")
 	expect("abort", cli.ExitDone, "reloaded")
 	if d.aborts != 1 {
-		t.Errorf("aborts of the file = %d, want 1", d.aborts)
+		t.Errorf("aborted changes to the file = %d, want 1", d.aborts)
 	}
 	if err := os.WriteFile(own, []byte("old"), 0o600); err != nil {
 		t.Fatal(err)

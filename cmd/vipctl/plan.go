@@ -97,7 +97,8 @@ func planned(name config.ModeName) (mode modes.Mode, note string) {
 	return mode, fmt.Sprintf("note: with mode auto, vipd probably uses %s mode here%s, so this output is for that mode; --mode selects another\n", mode.Name, why)
 }
 
-// render returns the rules that vipd would install. For kernel modes, they include the guard.
+// render returns the rules that vipd would install. For kernel modes, it includes the guard's
+// rules.
 func render(mode modes.Mode, conf config.Config, frontends []*balancer.Frontend) (string, error) {
 	text := mode.Render(conf, frontends)
 	if !mode.Needs.Forward {

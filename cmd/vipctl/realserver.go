@@ -90,7 +90,6 @@ func directVIPs(c *cli.Call, undo bool) (vips []netip.Addr, err error) {
 	return vips, nil
 }
 
-// printSteps prints a line for each step.
 func printSteps(c *cli.Call, done []string) error {
 	if len(done) == 0 {
 		return c.Print("nothing to change\n")

@@ -71,7 +71,7 @@ type registration struct {
 	target    balancer.Target
 	registrar *definitions.Registrar
 	ttl       time.Duration
-	// stopRun stops the renewal of the registration. It is nil if no renewal runs.
+	// stopRun stops renewing the registration. It is nil if nothing renews it.
 	stopRun func()
 
 	mu sync.Mutex // guards the fields below
@@ -150,7 +150,7 @@ func newRegistration(c *cli.Call, service, address string) (*registration, error
 	return r, nil
 }
 
-// run starts to keep the endpoint registered, until stop is called. It returns immediately.
+// run keeps the endpoint registered in the background until stop is called.
 func (r *registration) run() {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context))
 	var running sync.WaitGroup
@@ -225,7 +225,7 @@ func (r *registration) leave() error {
 		return r.left(r.registrar.Leave(ctx))
 	}
 	// The endpoint drains first. If its lease expired before, mark it as draining again: hosts may
-	// have kept the endpoint, and must learn that it left on purpose.
+	// still use the endpoint, and must learn that it left on purpose.
 	err := r.registrar.Drain(ctx)
 	if errors.Is(err, definitions.ErrHeld) {
 		return nil
@@ -247,8 +247,8 @@ func (r *registration) left(err error) error {
 	return fmt.Errorf("removing %s: %w; its endpoint expires with its lease, in %s at most", r.name(), err, r.ttl)
 }
 
-// drain marks the endpoint as draining in etcd, and waits until no node has a connection to it. The
-// wait ends early after the drain timeout, or when ctx ends.
+// drain marks the endpoint as draining in etcd, and waits until no node has a connection to it. It
+// stops waiting after the drain timeout, or when ctx is done.
 func (r *registration) drain(ctx context.Context) {
 	r.stop()
 	if !r.registrar.Placed() {
@@ -291,8 +291,8 @@ func (r *registration) markDraining(ctx context.Context) error {
 	return err
 }
 
-// drainTimeout returns the maximum duration of the drain: --timeout, or drain_timeout of the
-// service. known is false if the service can't be read.
+// drainTimeout returns the maximum duration of the drain: --timeout, or the service's
+// drain_timeout. known is false if the service can't be read.
 func (r *registration) drainTimeout(ctx context.Context) (timeout time.Duration, known bool) {
 	if r.Flags.IsSet("timeout") {
 		return r.Flags.Duration("timeout"), true
@@ -309,8 +309,8 @@ func (r *registration) drainTimeout(ctx context.Context) (timeout time.Duration,
 	return s.Service.DrainTimeout, true
 }
 
-// await polls the nodes until none has a connection to the endpoint, or ctx ends. If the nodes
-// can't be read, or no node runs, it waits until ctx ends.
+// await polls the nodes until none has a connection to the endpoint, or ctx is done. If the nodes
+// can't be read, or no node is live, it waits until ctx is done.
 func (r *registration) await(ctx context.Context) {
 	v := &revisionWait{drains: func(d schema.NodeDrain) bool {
 		return isDrain(r.target, d) || d.Service == r.target.Service && d.Address == r.target.Addr.String()

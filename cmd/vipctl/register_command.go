@@ -48,14 +48,14 @@ type supervised struct {
 	process *os.Process
 	ended   <-chan struct{}
 	signals <-chan os.Signal
-	// stops counts the requests to end. drained is closed at the end of the drain, and cancel ends
+	// stops counts the requests to stop. drained is closed at the end of the drain, and cancel ends
 	// the drain early. Both are nil until the first request.
 	stops   int
 	drained chan struct{}
 	cancel  context.CancelFunc
 }
 
-// supervise handles signals and requests to end. It returns when the command has ended and its
+// supervise handles signals and requests to stop. It returns when the command has exited and its
 // endpoint is removed.
 func (s *supervised) supervise() {
 	done := s.Done()
@@ -94,8 +94,8 @@ func (s *supervised) supervise() {
 	}
 }
 
-// endRequest handles the nth request to end. The first starts the drain, the second ends the drain,
-// and the third kills the command.
+// endRequest handles the nth request to stop. The first starts the drain, the second ends the
+// drain, and the third kills the command.
 func (s *supervised) endRequest(n int) {
 	if n <= s.stops {
 		return

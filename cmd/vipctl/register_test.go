@@ -112,7 +112,7 @@ func TestRegisterAgain(t *testing.T) {
 }
 
 // TestTwoRegistrarsOfOneAddress registers one address twice. The later registrar must get the key.
-// The earlier registrar must report that, and register again once the key is free.
+// The earlier registrar must report the loss, and register again once the key is free.
 func TestTwoRegistrarsOfOneAddress(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
@@ -152,7 +152,7 @@ func TestRegisterKilled(t *testing.T) {
 	t.Logf("time until the endpoint was removed = %s", time.Since(killed).Round(10*time.Millisecond))
 }
 
-// TestRegisterEndsInAnOutage ends a registrar while etcd is unavailable. The error must say when
+// TestRegisterEndsInAnOutage stops a registrar while etcd is unavailable. The error must say when
 // the remaining endpoint expires.
 func TestRegisterEndsInAnOutage(t *testing.T) {
 	f := newStage(t)
@@ -167,8 +167,8 @@ func TestRegisterEndsInAnOutage(t *testing.T) {
 	}
 }
 
-// TestRegisterCommandEnds ends the registered command. vipctl must return its exit code and remove
-// the endpoint.
+// TestRegisterCommandEnds lets the registered command exit. vipctl must return the command's exit
+// code and remove the endpoint.
 func TestRegisterCommandEnds(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
@@ -239,7 +239,7 @@ func (p *process) interrupt() {
 // when vipctl has exited.
 const stubborn = `trap "echo asked; exit 5" TERM; echo ready; while kill -0 $PPID; do sleep 0.05; done`
 
-// TestRegisterDrains ends a registered command. Five steps must happen in order: etcd marks the
+// TestRegisterDrains stops a registered command. Five steps must happen in order: etcd marks the
 // endpoint as draining, nodes reach that revision, connections end, the endpoint is removed, and
 // the command receives the signal.
 func TestRegisterDrains(t *testing.T) {
@@ -294,7 +294,7 @@ func (f *stage) revisionOf(key string) int64 {
 // waitForPoll waits until vipctl, which polls every second, has read etcd's current state.
 func (f *stage) waitForPoll() { time.Sleep(fleetInterval + fleetInterval/2) } // the timer runs in vipctl's process, so the test can only sleep
 
-// TestRegisterDrainTimeout prevents the end of a drain in several ways. The timeout must end the
+// TestRegisterDrainTimeout keeps a drain from completing in several ways. The timeout must end the
 // drain.
 func TestRegisterDrainTimeout(t *testing.T) {
 	for name, spoil := range map[string]func(*stage){
@@ -360,8 +360,8 @@ func TestRegisterThreeSignals(t *testing.T) {
 	p.waitForExit(128 + 9)
 }
 
-// TestRegisterKeepsForeignEndpoint ends a registrar whose key now belongs to another registrar. The
-// other registrar's endpoint must remain unchanged.
+// TestRegisterKeepsForeignEndpoint stops a registrar whose key now belongs to another registrar.
+// The other registrar's endpoint must remain unchanged.
 func TestRegisterKeepsForeignEndpoint(t *testing.T) {
 	f := newStage(t)
 	f.service("web", map[string]any{"drain_timeout": "1h"})

@@ -10,8 +10,8 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// TestRegisterPassesSignals sends signals to vipctl register. The command must receive all signals
-// that are not requests to end.
+// TestRegisterPassesSignals sends signals to vipctl register. The command must receive every signal
+// that is not a request to stop.
 func TestRegisterPassesSignals(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)

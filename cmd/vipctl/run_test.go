@@ -67,7 +67,7 @@ func newSession(t *testing.T) *session {
 	t.Cleanup(func() {
 		stop()
 		err := goleak.Find()
-		for again := 0; err != nil && again < 15; again++ { // on a busy machine, requests may end later than a second
+		for again := 0; err != nil && again < 15; again++ { // on a busy machine, requests may take longer than a second
 			err = goleak.Find()
 		}
 		if err != nil {
@@ -127,7 +127,7 @@ func TestWatchShowsEachChangeUntilInterrupted(t *testing.T) {
 }
 
 // TestWatchContinuesAfterRestart restarts the daemon during a watch. Only changes may be shown. The
-// watch must end if the daemon never ran, or if the output can't be written.
+// watch must fail if the daemon never ran, or if the output can't be written.
 func TestWatchContinuesAfterRestart(t *testing.T) {
 	s := newSession(t)
 	ctx, interrupt := context.WithTimeout(t.Context(), wait.Patience)
@@ -253,7 +253,7 @@ func TestDrainWaitsForRemovedService(t *testing.T) {
 				t.Errorf("exit code = %d, want 0: %s", code, s.err)
 			}
 			if !waited {
-				t.Error("drain ended before the connection = true, want false")
+				t.Error("drain ended before its last connection, want it to wait")
 			}
 			if want := "drained: 2 endpoints, no connections left\n"; !strings.HasSuffix(s.out.String(), want) {
 				t.Errorf("stdout = %q, want %q at the end", s.out, want)
@@ -335,7 +335,7 @@ func TestHelpOfEachVerb(t *testing.T) {
 		}
 		for _, l := range strings.Split(got, "\n") {
 			if table.Width(l) > 80 || strings.HasSuffix(l, " ") {
-				t.Errorf("columns of a line of %q = %d, want at most 80: %q", line, table.Width(l), l)
+				t.Errorf("help of %q: a line has %d columns, want at most 80: %q", line, table.Width(l), l)
 			}
 		}
 		if v == nil {
@@ -382,7 +382,7 @@ func TestTablesFitEightyColumns(t *testing.T) {
 		s.run(t.Context(), strings.Fields(line)...)
 		for l := range strings.Lines(s.out.String()) {
 			if w := table.Width(strings.TrimSuffix(l, "\n")); w > 80 {
-				t.Errorf("columns of a line of %s = %d, want at most 80:\n%s", line, w, l)
+				t.Errorf("%s: a line has %d columns, want at most 80:\n%s", line, w, l)
 			}
 		}
 	}
@@ -410,7 +410,7 @@ func FuzzTOMLString(f *testing.F) {
 			} `toml:"services"`
 		}
 		if err := toml.Unmarshal([]byte(got), &read); err != nil {
-			t.Fatalf("error of parsing %q = %v, want none; TOML:\n%s", text, err, got)
+			t.Fatalf("parsing %q: error = %v, want none; TOML:\n%s", text, err, got)
 		}
 		a := read.Services["a"]
 		if !slices.Equal(a.VIPs, []string{text}) || a.N != 65535 || !a.Yes || len(a.List) != 2 || a.List[0][text] == nil {
@@ -460,7 +460,7 @@ func TestTerminalCutsLongNames(t *testing.T) {
 		}
 		for l := range strings.Lines(got) {
 			if w := table.Width(strings.TrimSuffix(l, "\n")); w > c.width && !c.whole && !strings.HasSuffix(c.line, "wide") || w > 160 && !c.whole {
-				t.Errorf("columns of a line of %s = %d, want no line wider than the terminal:\n%s", c.line, w, l)
+				t.Errorf("%s: a line has %d columns, want no line wider than the terminal:\n%s", c.line, w, l)
 			}
 		}
 	}
@@ -500,12 +500,12 @@ func TestTextsFitTheTerminal(t *testing.T) {
 		}
 		text := s.out.String()
 		if strings.Contains(text, problem) != unbroken {
-			t.Errorf("width %d: the problem is in one line = %v, want %v\n%s", width, !unbroken, unbroken, text)
+			t.Errorf("width %d: problem on one line = %v, want %v\n%s", width, !unbroken, unbroken, text)
 		}
 		findings := []doctor.Finding{{Check: "kernel", Level: doctor.Warning, What: problem + ", because " + problem}}
 		text += findingsText(&cli.Printer{World: s.World}, findings)
 		if got := strings.Contains(text, findings[0].What); got != unbroken {
-			t.Errorf("width %d: the finding is in one line = %v, want %v\n%s", width, got, unbroken, text)
+			t.Errorf("width %d: finding on one line = %v, want %v\n%s", width, got, unbroken, text)
 		}
 		for line := range strings.Lines(text) {
 			if got := table.Width(strings.TrimSuffix(line, "\n")); width > 0 && got >= width {

@@ -75,7 +75,6 @@ func (f *stage) service(name balancer.Name, fields map[string]any, addresses ...
 	}
 }
 
-// read returns the content of etcd.
 func (f *stage) read() store.Snapshot {
 	f.t.Helper()
 	s, err := f.writer.Read(f.t.Context(), nil)
@@ -275,7 +274,7 @@ func (f *stage) launch(args ...string) *process { return f.command(nil, args...)
 func (f *stage) command(stdin *os.File, args ...string) *process {
 	f.t.Helper()
 	p := &process{Cmd: exec.Command("vipctl", append(f.flags(), args...)...), t: f.t, out: &notice{}, err: &notice{}, ended: make(chan struct{})}
-	p.Stdout, p.Stderr, p.WaitDelay = p.out, p.err, 5*time.Second // vipctl's command may hold the pipes open after vipctl's end
+	p.Stdout, p.Stderr, p.WaitDelay = p.out, p.err, 5*time.Second // vipctl's command may hold the pipes open after vipctl exits
 	if stdin != nil {
 		p.Stdin = stdin
 	}

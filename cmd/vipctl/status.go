@@ -132,7 +132,7 @@ func (out *sheet) overrides(s *api.Status) {
 	}
 }
 
-// mode writes the mode in use, the configured mode if it differs, and why.
+// mode writes the mode in use, the configured mode if it differs, and the reason.
 func (out *sheet) mode(inUse, wanted, why string, fallback bool) {
 	switch {
 	case fallback:

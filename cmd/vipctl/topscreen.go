@@ -79,7 +79,6 @@ func (s *screen) Update(m tea.Msg) (tea.Model, tea.Cmd) {
 	return s, nil
 }
 
-// pressed handles a key.
 func (s *screen) pressed(m tea.KeyPressMsg) tea.Cmd {
 	key := m.String()
 	switch {

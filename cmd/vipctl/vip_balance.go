@@ -17,7 +17,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// vipMove is the move of a VIP from one node to another.
+// vipMove represents a VIP's move from one node to another.
 type vipMove struct {
 	VIP  netip.Addr `json:"vip"`
 	From string     `json:"from"`
@@ -27,8 +27,8 @@ type vipMove struct {
 // vipGroup is a list of VIPs that move together: a single VIP, or all VIPs of a group.
 type vipGroup []ownedVIP
 
-// inGroups returns the VIPs of each owner, as groups. It omits VIPs without an owner, and groups
-// whose VIPs have different owners, because such a group is moving.
+// inGroups returns each owner's VIPs, in groups. It omits VIPs without an owner, and groups whose
+// VIPs have different owners, because such a group is moving.
 func inGroups(vips []ownedVIP) map[string][]vipGroup {
 	byOwner, groups := map[string][]vipGroup{}, map[string]vipGroup{}
 	for _, v := range byName(vips) {
@@ -75,8 +75,8 @@ func balanceMoves(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
 					if weights[other] == 0 {
 						continue
 					}
-					// gain compares the load of node before the move with the load of other after
-					// it.
+					// gain is the current owner's load before the move, minus the new owner's load
+					// after it.
 					gain := float64(has[node])/max(float64(weights[node]), 0.001) - float64(has[other]+len(all))/float64(weights[other])
 					if gain > best && all.canMoveTo(other) {
 						from, to = node, other

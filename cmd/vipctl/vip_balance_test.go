@@ -81,7 +81,7 @@ func TestEvenOut(t *testing.T) {
 			got = append(got, fmt.Sprintf("%s %s>%s", m.VIP, m.From, m.To))
 		}
 		if !slices.Equal(got, test.want) {
-			t.Errorf("moves of %s = %v, want %v", test.name, got, test.want)
+			t.Errorf("%s: moves = %v, want %v", test.name, got, test.want)
 		}
 	}
 }

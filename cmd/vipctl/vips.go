@@ -69,9 +69,9 @@ type ownedVIP struct {
 	// Session is the owner's session, which the nodes of Jury confirm.
 	Session string   `json:"session,omitempty"`
 	Jury    []string `json:"jury,omitempty"`
-	// Move is a requested move that has not ended.
+	// Move is a requested move that has not completed.
 	Move *failover.Move `json:"move,omitempty"`
-	// VRRP is the state of the VIP's group, if VRRP decides.
+	// VRRP is the state of the VIP's group, if VRRP decides the owner.
 	VRRP *api.OwnerGroup `json:"vrrp,omitempty"`
 	vipHistory
 }
@@ -89,7 +89,7 @@ type vipHistory struct {
 	// Confirmed maps each juror to the age of its newest confirmation in seconds, if this host is
 	// the owner. The age is -1 if there is none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
-	// Last lists the last owners that etcd remembers, starting with the newest.
+	// Last lists the latest owners stored in etcd, starting with the newest.
 	Last []failover.Owner `json:"last,omitempty"`
 }
 

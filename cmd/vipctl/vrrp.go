@@ -31,7 +31,6 @@ func vrrpVIPs(c *cli.Call) (all []ownedVIP, o api.Ownership, err error) {
 	return all, o, nil
 }
 
-// vrrpVIP returns a VIP with the information that this host has about it.
 func vrrpVIP(o *api.Ownership, v *api.GroupVIP) ownedVIP {
 	out := ownedVIP{
 		VIP: v.VIP, Hold: "one", Ready: []string{}, VRRP: o.Group(v.Group),
@@ -199,16 +198,16 @@ func handOver(c *cli.Call, a netip.Addr, group string, limit time.Duration) (own
 	return owner, err
 }
 
-// takenOver reports whether another host owns the group and can serve the VIPs. It must have sent
-// adverts within the time since the move. A host that can't serve the VIPs sends priority 1, and
-// this host then becomes the owner again.
+// takenOver reports whether another host owns the group and can serve the VIPs. That host must have
+// sent adverts since the move. A host that can't serve the VIPs sends priority 1, and this host
+// then becomes the owner again.
 func takenOver(g *api.OwnerGroup, since time.Duration) bool {
 	r := routerOf(g, g.Owner)
 	return r != nil && r.Age >= 0 && r.Age < since && r.Priority > 1
 }
 
-// unableOwner returns a host that has sent adverts within the time since the move but can't serve
-// the VIPs. If there is none, it returns the zero address.
+// unableOwner returns a host that has sent adverts since the move but can't serve the VIPs. If
+// there is none, it returns the zero address.
 func unableOwner(g *api.OwnerGroup, since time.Duration) (host netip.Addr) {
 	for _, r := range g.Routers {
 		if r.Age >= 0 && r.Age < since && r.Priority == 1 {
@@ -278,7 +277,7 @@ func drainByVRRP(c *cli.Call, node string, on bool) (left bool, err error) {
 	o, err := cli.AskDaemon(c, (*api.Client).Ownership)
 	switch {
 	case err != nil && c.OverridesInEtcd() && node != c.Node():
-		return true, nil // the drain of another host needs no vipd here
+		return true, nil // draining another host does not need a local vipd
 	case err != nil && node == c.Node():
 		return false, fmt.Errorf("only a running vipd can hand over this host's VIPs: %w", err)
 	case err != nil || o.Node != node:
@@ -308,7 +307,7 @@ func standbyText(node string, on, changed bool, owners map[string]netip.Addr) st
 	return text + "\n"
 }
 
-// vrrpText describes a VIP that VRRP decides.
+// vrrpText describes a VIP whose owner VRRP decides.
 func vrrpText(p *cli.Printer, v *ownedVIP) string {
 	out, g := &sheet{Printer: p}, v.VRRP
 	out.line("vip", v.VIP.String())

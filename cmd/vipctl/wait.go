@@ -159,8 +159,8 @@ func (w *watcher) show(lag []laggard) {
 	}
 }
 
-// revisionWait waits until each node of the fleet has applied a revision, and until the connections
-// that must end have ended on it. Nodes may join and leave during the wait.
+// revisionWait waits until each node of the fleet has applied a revision, and no longer has
+// connections that the caller waits for. Nodes may join and leave during the wait.
 type revisionWait struct {
 	revision int64
 	// named lists the nodes to wait for, whether they are present or missing. If empty, all present
@@ -304,11 +304,11 @@ const (
 	fleetPatience = 5 * time.Minute
 )
 
-// errNoNode ends a wait without nodes.
+// errNoNode is returned by a wait that finds no nodes.
 var errNoNode = errors.New("no node runs vipd: etcd has no node status under this prefix")
 
-// poll polls the nodes until none is awaited, and calls show with the awaited nodes. If it ends for
-// another reason, it returns the awaited nodes. It continues over short outages of etcd.
+// poll polls the nodes until none is awaited, and calls show with the awaited nodes. If it fails,
+// it also returns the nodes that are still awaited. It continues over short outages of etcd.
 func (v *revisionWait) poll(c *cli.Call, show func([]laggard)) (lag []laggard, err error) {
 	err = poll(c, pace{fleetInterval, fleetPatience}, func() (bool, error) {
 		nodes, err := c.Writer.Statuses(c)

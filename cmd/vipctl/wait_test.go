@@ -105,7 +105,7 @@ func TestWaitOmittedDrains(t *testing.T) {
 		n := live("a", 5, c.drains...)
 		n.Status.DrainsOmitted = 7
 		if got := awaitedText(v, v.awaited([]fleet.Node{n}, time.Now())); got != c.want {
-			t.Errorf("awaited nodes for %s = %q, want %q", name, got, c.want)
+			t.Errorf("%s: awaited nodes = %q, want %q", name, got, c.want)
 		}
 	}
 }
@@ -148,7 +148,7 @@ func TestWaitLaw(t *testing.T) {
 				got = append(got, l.Node)
 			}
 			if !slices.Equal(got, want) {
-				t.Fatalf("awaited nodes of seed %d, step %d = %q, want %q", seed, step, got, want)
+				t.Fatalf("seed %d, step %d: awaited nodes = %q, want %q", seed, step, got, want)
 			}
 		}
 	}
