@@ -23,9 +23,9 @@ const (
 	maxRanges = 4096
 )
 
-// restrict sets source_ranges to the clients that the rules accept. rest reports whether clients
-// that match no rule are accepted. If the rules can't be converted, restrict disables the service,
-// because otherwise refused clients could use it.
+// restrict sets source_ranges to the clients that the rules accept. rest reports whether a client
+// that matches no rule is accepted. If the rules can't be converted, restrict disables the service,
+// because clients that the origin refuses could otherwise use it.
 func (d *draft) restrict(s *service, rules []accessRule, rest bool) {
 	if i := unknownRefusal(rules, rest); i >= 0 {
 		d.disable(s, rules[i].line, "the rule refuses clients by criteria other than their address, but vipd would serve them: the nearest setting is source_ranges, the networks that may connect")
@@ -73,7 +73,7 @@ func unknownRefusal(rules []accessRule, rest bool) int {
 	return -1
 }
 
-// limit restricts source_ranges to clients that are also in allowed.
+// limit removes the clients that are not in allowed from source_ranges.
 func (d *draft) limit(s *service, line int, allowed netset) {
 	if s.clients == nil {
 		s.clients = everyone()

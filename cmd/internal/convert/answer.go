@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// answer is a note about words of a format that have no exact equivalent in vipd.
+// answer is a note about configuration words that have no exact equivalent in vipd.
 type answer struct {
 	// in is the kind of line in which the words occur. "" means the first word of a statement.
 	in string
-	// words lists the words, separated by spaces. "*" means all words of this kind of line that
-	// have no other answer.
+	// words lists the words, separated by spaces. "*" means every word on this kind of line that
+	// has no answer of its own.
 	words string
-	// note is the text of the note, or "" if nothing is lost.
+	// note is the text of the note, or "" if the word can be ignored.
 	note string
 }
 

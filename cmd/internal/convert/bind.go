@@ -8,8 +8,9 @@ import (
 	"vipd/balancer"
 )
 
-// servicesAt creates services for the listeners of a service of the origin. failed lists the
-// reasons why other listeners can't be served. If no listener remains, the service is disabled.
+// servicesAt creates services for the listeners of one of the origin's services. failed lists the
+// reasons why some of its other listeners can't be served. If no listener remains, the service is
+// disabled.
 func (d *draft) servicesAt(line int, name string, listeners []listener, failed []error) []*service {
 	services := d.splitByPorts(line, name, listeners)
 	if len(services) == 0 {
@@ -31,7 +32,7 @@ func (d *draft) servicesAt(line int, name string, listeners []listener, failed [
 	return services
 }
 
-// placed returns the line and the text of err, or the given line if err has none.
+// placed returns err's line and text. If err has no line, it returns the argument line instead.
 func placed(line int, err error) (int, string) {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Line, e.Text
@@ -39,7 +40,7 @@ func placed(line int, err error) (int, string) {
 	return line, err.Error()
 }
 
-// bindGroup holds listeners of a service that have the same traits.
+// bindGroup holds a service's listeners that have the same traits.
 type bindGroup[T comparable] struct {
 	traits    T
 	line      int
@@ -66,7 +67,7 @@ type listener struct {
 	line  int
 }
 
-// splitByPorts creates a service for each set of addresses with the same ports.
+// splitByPorts creates one service for all ports that have the same set of addresses.
 func (d *draft) splitByPorts(line int, name string, listeners []listener) []*service {
 	type port struct {
 		number uint16

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// statement is a statement of a format with blocks. It consists of words, and the statements in the
-// braces that follow them.
+// statement is a statement in a format with blocks. It consists of words, optionally followed by a
+// block of statements in braces.
 type statement struct {
 	words    []string
 	line     int
@@ -31,10 +31,9 @@ func (n *statement) is(words ...string) bool {
 	return len(n.words) >= len(words) && slices.Equal(n.words[:len(words)], words)
 }
 
-// rest returns the words from index i on.
 func (n *statement) rest(i int) []string { return n.words[min(i, len(n.words)):] }
 
-// doubts returns the statements with a doubt, including statements in blocks.
+// doubts returns the doubtful statements, including statements in blocks.
 func doubts(all ...*statement) []*statement {
 	var out []*statement
 	for _, n := range all {
@@ -46,7 +45,7 @@ func doubts(all ...*statement) []*statement {
 	return out
 }
 
-// disableDoubted disables a service that depends on statements with a doubt.
+// disableDoubted disables a service that depends on doubtful statements.
 func (d *draft) disableDoubted(s *service, doubtful []*statement) {
 	for _, n := range doubtful {
 		d.disable(s, n.line, "%s", n.doubt)
@@ -58,7 +57,7 @@ type sourceLine struct {
 	text string
 	// line is the number of the line in the origin.
 	line int
-	// doubt is the doubt that all statements on the line get, or "".
+	// doubt is the doubt about all statements on the line, or "".
 	doubt string
 }
 
@@ -75,8 +74,8 @@ func (d *draft) sourceLines() []sourceLine {
 const maxDepth = 64
 
 // blocks parses statements with braces. A statement ends with its line or, if semicolons is true,
-// with a semicolon. Words may be in quotes. A word that starts with a character in comments starts
-// a comment.
+// with a semicolon. Words may be in quotes. A word that starts with one of the characters in
+// comments starts a comment.
 type blocks struct {
 	d          *draft
 	lines      []sourceLine
@@ -88,8 +87,8 @@ type blocks struct {
 	doubt string
 }
 
-// parseBlocks parses lines into statements. For a mistake, it adds a note and sets the doubt of the
-// statement.
+// parseBlocks parses lines into statements. After a syntax error, it adds a note and sets the
+// statement's doubt.
 func (d *draft) parseBlocks(lines []sourceLine, comments string, semicolons bool) []*statement {
 	if len(lines) == 0 {
 		return nil
@@ -112,7 +111,6 @@ func (d *draft) parseBlocks(lines []sourceLine, comments string, semicolons bool
 
 func (b *blocks) line() sourceLine { return b.lines[min(b.index, len(b.lines)-1)] }
 
-// tokenKind is the kind of a token.
 type tokenKind int
 
 const (
@@ -167,7 +165,7 @@ func (b *blocks) statements(depth int) (out []*statement, closed bool) {
 	}
 }
 
-// block reads the block of a statement. The opening brace was already read.
+// block reads a statement's block, after the opening brace.
 func (b *blocks) block(n *statement, line, depth int) {
 	n.block = true
 	if len(n.words) == 0 {
@@ -205,7 +203,7 @@ func (b *blocks) skipBlock() {
 	}
 }
 
-// token reads the next token. Words are returned without their quotes.
+// token reads the next token. It returns a word without its quotes.
 func (b *blocks) token() (string, tokenKind) {
 	b.doubt = ""
 	for b.at < len(b.text) {
@@ -231,7 +229,6 @@ func (b *blocks) token() (string, tokenKind) {
 	return "", endOfText
 }
 
-// skipLine skips to the end of the line.
 func (b *blocks) skipLine() {
 	if end := strings.IndexByte(b.text[b.at:], '\n'); end >= 0 {
 		b.at += end
@@ -241,7 +238,7 @@ func (b *blocks) skipLine() {
 }
 
 // quoted reads text in quotes. In keepalived's files, the text ends at the end of the line. In
-// nginx's files, it may have several lines.
+// nginx's files, it may span several lines.
 func (b *blocks) quoted(quote byte) string {
 	start := b.line().line
 	var out strings.Builder
@@ -271,7 +268,7 @@ func (b *blocks) unclosed(line int) {
 	b.d.note(line, "%s", b.doubt)
 }
 
-// bare reads a word without quotes. The braces of ${name} are part of the word.
+// bare reads an unquoted word. The braces of ${name} are part of the word.
 func (b *blocks) bare() string {
 	start, variable := b.at, false
 	for ; b.at < len(b.text); b.at++ {

@@ -31,7 +31,7 @@ func (s *service) setCheckPorts(ports []checkPort) {
 	}
 }
 
-// ownPort returns the port of an endpoint, or 0 if the service has several ports.
+// ownPort returns an endpoint's port, or 0 if the service has several ports.
 func (s *service) ownPort(endpoint int) uint16 {
 	if port := s.endpoints[endpoint].port; port != 0 {
 		return port

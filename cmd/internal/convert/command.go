@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// commandOf returns the command of a check of type exec. It splits the words of the origin like a
-// shell. If they contain the server's address, the command runs a shell that replaces this address
-// with the endpoint's address.
+// commandOf returns the command for an exec check. It splits the origin's words like a shell. If
+// they contain the server's address, the command runs a shell that substitutes the endpoint's
+// address for this address.
 func commandOf(words []string, server string) []any {
 	text := words
 	if len(words) == 1 {
@@ -38,15 +38,14 @@ func commandOf(words []string, server string) []any {
 	return []any{"/bin/sh", "-c", "exec " + strings.Join(quoted, " ")}
 }
 
-// shellWords splits text into words like a shell.
 func shellWords(text string) []string {
 	words, _ := splitWords(text, nil, "")
 	return words
 }
 
 // splitWords splits text into words. Quotes and backslashes preserve spaces. escapes maps letters
-// after a backslash to characters. Outside quotes, a character in comment ends the text. open
-// reports whether a closing quote is missing.
+// after a backslash to characters. Outside quotes, any character in comment starts a comment, which
+// ends the text. open reports whether a closing quote is missing.
 func splitWords(text string, escapes map[rune]rune, comment string) (words []string, open bool) {
 	var word strings.Builder
 	inWord, quote := false, rune(0)
@@ -81,7 +80,6 @@ func splitWords(text string, escapes map[rune]rune, comment string) (words []str
 	return words, quote != 0
 }
 
-// shellQuote quotes a word for a shell, if necessary.
 func shellQuote(word string) string {
 	plainByte := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=,@%+", r)
@@ -92,8 +90,8 @@ func shellQuote(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// replaceAddress replaces address in text with another text, unless it is a part of a longer
-// address or word.
+// replaceAddress replaces each occurrence of address in text with the text in with, except inside a
+// longer address or word.
 func replaceAddress(text, address, with string) string {
 	if address == "" {
 		return text

@@ -10,10 +10,10 @@ import (
 	"unicode/utf8"
 )
 
-// Options holds facts that the converted configuration does not contain.
+// Options holds facts that are missing from the configuration.
 type Options struct {
 	// VIPs lists the addresses that replace listeners on all addresses, such as "*:80". If no VIP
-	// has the listener's family, the listener is an error.
+	// is of the listener's address family, the listener is an error.
 	VIPs []netip.Addr
 }
 
@@ -23,15 +23,15 @@ type Result struct {
 	TOML string
 	// Services is the number of services in TOML that vipd would serve.
 	Services int
-	// Disabled is the number of services that TOML contains only as comments, below the reasons.
+	// Disabled is the number of services that are commented out in TOML. The reasons precede each
+	// of them.
 	Disabled int
 	// Groups is the number of VRRP groups in TOML. DisabledGroups is the number of VRRP groups that
-	// TOML contains as comments.
+	// are commented out.
 	Groups, DisabledGroups int
-	// Empty is the reason why there are no services. "" means that the text does not define
-	// services.
+	// Empty is the reason why there are no services. If it is "", the text defines no services.
 	Empty string
-	// Notes lists the lines without an exact equivalent, with the nearest setting.
+	// Notes lists the lines that have no exact equivalent.
 	Notes []Note
 }
 
@@ -52,10 +52,10 @@ type Error struct {
 	Text string
 }
 
-// Error returns the place and the reason.
+// Error returns the file, the line and the reason.
 func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Text) }
 
-// maxText is the maximum size of a text in bytes. Real configurations are far smaller.
+// maxText is the maximum size of a configuration in bytes. Real configurations are far smaller.
 const maxText = 16 << 20
 
 // readers returns the reader of each format.
@@ -69,8 +69,8 @@ func readers() map[string]func(*draft) error {
 // Formats lists the formats that Convert reads.
 func Formats() []string { return slices.Sorted(maps.Keys(readers())) }
 
-// Convert converts text, which was read from file, from one of Formats. The error is an *Error if
-// it belongs to a line.
+// Convert converts the text of a file in one of Formats. The error is an *Error if it is about a
+// line.
 func Convert(format, file string, text []byte, o Options) (*Result, error) {
 	read, known := readers()[format]
 	switch {

@@ -108,7 +108,7 @@ func TestRandomDamage(t *testing.T) {
 	}
 }
 
-// damaged returns text after random edits. Some edits insert parts of another text.
+// damaged returns text with random edits. Some edits insert parts of other.
 func damaged(r *rand.Rand, text, other []byte) []byte {
 	out := slices.Clone(text)
 	for range 1 + r.IntN(4) {
@@ -149,7 +149,7 @@ func enabled(text string) string {
 }
 
 // ownershipProblems returns the errors that vipd finds in the VRRP groups and their VIPs. A wrong
-// number of groups is also an error.
+// group count in result is also an error.
 func ownershipProblems(doc store.Document, result *Result) (problems []balancer.Problem) {
 	c, found := config.Decode(doc)
 	var vips snap.Map[netip.Addr, *balancer.VIP]

@@ -5,7 +5,7 @@ import (
 	"regexp"
 )
 
-// signs returns patterns of lines that only one format has, starting with the most reliable
+// signs returns patterns that match lines of only one format, starting with the most reliable
 // pattern.
 func signs() []sign {
 	return []sign{
@@ -19,7 +19,6 @@ func signs() []sign {
 	}
 }
 
-// sign is a pattern of a format.
 type sign struct{ format, pattern string }
 
 // Detect returns the format of a text by its typical lines, or "" if it matches no format.

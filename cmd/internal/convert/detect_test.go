@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestDetect detects the format of each configuration in testdata. The format must be the name of
-// the configuration's directory.
+// TestDetect detects the format of each configuration in testdata. The detected format must be the
+// name of the configuration's directory.
 func TestDetect(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) == 0 {

@@ -1,4 +1,4 @@
-// Package convert writes services as TOML from the configuration of another load balancer.
+// Package convert converts another load balancer's configuration, the origin, to services in TOML.
 //
 //	text  ->  reader of the format  ->  draft: services, with the line that each field comes from  ->  fit  ->  TOML
 //
@@ -6,10 +6,10 @@
 // an equivalent becomes a note that names the nearest setting. A service that would behave
 // differently from the origin is disabled: it is written as a comment, with the reasons.
 //
-// fit removes fields that the decoder of services refuses, with a note for each, so the output
-// passes "vipctl check".
+// fit removes fields that the service decoder refuses, with a note for each, so the output passes
+// "vipctl check".
 //
-// Detect finds the format of a text.
+// Detect recognizes a configuration's format.
 //
 // The package reads only the given text. It does not follow includes, resolve names or inspect this
 // host.

@@ -17,15 +17,15 @@ type draft struct {
 	format, file string
 	// lines has the lines of the origin; line n is lines[n-1].
 	lines []string
-	// answers holds the notes about the format's words without an equivalent.
+	// answers holds the notes about words that have no equivalent in vipd.
 	answers []answer
-	// wildcard lists the VIPs of listeners without an address.
+	// wildcard lists the VIPs for listeners without an address.
 	wildcard []netip.Addr
 	// mode is the mode closest to the origin, and modeWhy is the reason. If mode is "", auto is
 	// used.
 	mode, modeWhy string
-	// unbound is the line that shows that another program adds the addresses, or 0 if vipd adds
-	// them.
+	// unbound is the number of the line that leaves adding the VIPs to another program, or 0 if
+	// vipd adds them.
 	unbound  int
 	services []*service
 	// groups lists the VRRP groups. announce is the interval at which their VIPs are announced.
@@ -35,8 +35,8 @@ type draft struct {
 	empty string
 	notes []Note
 	noted map[Note]bool
-	// names maps the names of services to the last number that was appended to make a name unique,
-	// or to 1 if no number was appended.
+	// names maps each service name to the last number that was appended to make it unique, or to 1
+	// if no number was appended.
 	names map[string]int
 }
 
@@ -48,7 +48,7 @@ func newDraft(format, file, text string, o Options) *draft {
 	}
 }
 
-// lineText returns the text of line n, without characters that a TOML comment can't have.
+// lineText returns the text of line n, without characters that are not allowed in a TOML comment.
 func (d *draft) lineText(n int) string {
 	if n < 1 || n > len(d.lines) {
 		return ""
@@ -61,7 +61,7 @@ func oneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f }), " ")
 }
 
-// plain shortens text of the origin, and removes characters that a comment can't have.
+// plain shortens text from the origin, and removes characters that are not allowed in a comment.
 func plain(text string) string {
 	const longest = 100
 	text = oneLine(text)
@@ -89,14 +89,14 @@ func (d *draft) newNote(line int, format string, args ...any) Note {
 	return Note{Line: line, Text: d.lineText(line), Nearest: oneLine(fmt.Sprintf(format, args...))}
 }
 
-// newService adds a service. Its name consists of the words.
+// newService adds a service whose name is derived from the words.
 func (d *draft) newService(line int, words ...string) *service {
 	s := &service{name: d.freeName(strings.Join(words, "-")), line: line}
 	d.services = append(d.services, s)
 	return s
 }
 
-// freeName returns a DNS label that is derived from text and that no other object of the draft has.
+// freeName derives an unused DNS label from text.
 func (d *draft) freeName(text string) string {
 	const longest = 63 - len("-99999")
 	label := strings.Map(func(r rune) rune {
@@ -141,8 +141,8 @@ func (d *draft) endpointAt(s *service, line int, host, portText string) map[stri
 	return s.endpoint(line, host, port)
 }
 
-// amount sets the weight or max_connections of an endpoint, unless the number is the default. word
-// is the setting's name in the origin.
+// amount sets an endpoint's weight or max_connections, unless the number is the default. word is
+// the setting's name in the origin.
 func (d *draft) amount(fields map[string]any, line int, word, field, text string) {
 	usual := map[string]int64{"weight": 1}[field]
 	switch n := number(text); n {
@@ -155,8 +155,8 @@ func (d *draft) amount(fields map[string]any, line int, word, field, text string
 	}
 }
 
-// scheduling is the scheduler nearest to a scheduler of the origin. note describes the difference,
-// or is "".
+// scheduling is the scheduler nearest to the origin's scheduler. note describes the difference, or
+// is "".
 type scheduling struct{ scheduler, note string }
 
 func (d *draft) schedule(s *service, line int, as scheduling) {
@@ -166,12 +166,11 @@ func (d *draft) schedule(s *service, line int, as scheduling) {
 	}
 }
 
-// setTime sets a field to the time in text. If the text is not a time, it only adds a note.
+// setTime sets a field to the duration in text. If the text is not a duration, it only adds a note.
 func (d *draft) setTime(s *service, line int, field, text string, unit time.Duration) {
 	if t, ok := d.span(line, text, unit); ok {
 		s.set(line, field, seconds(t.time))
 	}
 }
 
-// seconds formats a time in the form that vipd reads.
 func seconds(d time.Duration) string { return decode.FormatDuration(d) }

@@ -36,8 +36,8 @@ func (d *draft) fitAll() {
 	}
 }
 
-// claimed returns the service that already claims an address and port of s, and this key. It
-// returns nil if there is none.
+// claimed returns a service that already claims an address and port of s, with the key of that
+// address and port. It returns nil if there is none.
 func claimed(claims map[balancer.Key]*service, s *balancer.Service) (*service, balancer.Key) {
 	keys := slices.SortedFunc(maps.Keys(s.Claims()), func(a, b balancer.Key) int { return cmp.Compare(a.String(), b.String()) })
 	for _, key := range keys {
@@ -48,8 +48,8 @@ func claimed(claims map[balancer.Key]*service, s *balancer.Service) (*service, b
 	return nil, balancer.Key{}
 }
 
-// fit removes from s the fields that the decoder of services refuses, and returns the decoded
-// service. If the remaining service can't be served, it disables the service and returns nil.
+// fit removes from s the fields that the service decoder refuses, and returns the decoded service.
+// If the remaining service can't be served, it disables the service and returns nil.
 func (f *fitter) fit(s *service) *balancer.Service {
 	s.settle()
 	f.fitFamilies(s)
@@ -67,7 +67,7 @@ func (f *fitter) fit(s *service) *balancer.Service {
 }
 
 // isPart and isWhole distinguish problems with a field of an element from problems with the whole
-// element, such as a duplicate. Elements with the first kind are removed first, because a removed
+// element, such as a duplicate. Elements with a bad field are removed first, because a removed
 // element can't be a duplicate.
 func isPart(field string) bool  { return strings.Contains(field, "].") }
 func isWhole(field string) bool { return strings.HasSuffix(field, "]") }
@@ -134,7 +134,7 @@ func (f *fitter) remove(s *service, p balancer.Problem, problems []balancer.Prob
 	return false
 }
 
-// list returns the list with a name, or nil if the service has no such list.
+// list returns the list with a name, or nil if services have no list with that name.
 func (s *service) list(name string) *[]listElement {
 	return map[string]*[]listElement{"vips": &s.vips, "ports": &s.ports, "endpoints": &s.endpoints}[name]
 }

@@ -29,7 +29,7 @@ func (f *fitter) fitFamilies(s *service) {
 	}
 }
 
-// without removes the entries of a family, with a note for each. why is the text of the note.
+// without removes the entries of an address family, and adds the note why for each.
 func (f *fitter) without(entries []listElement, v4 bool, why string) []listElement {
 	return slices.DeleteFunc(entries, func(e listElement) bool {
 		if !e.in(v4) || e.in(!v4) {
@@ -47,7 +47,7 @@ func (e *listElement) in(v4 bool) bool {
 	return !a.IsValid() || a.Is4() == v4
 }
 
-// address returns the address of a VIP or of an endpoint, or the zero address for a name.
+// address returns a VIP's or an endpoint's address, or the zero address for a name.
 func (e *listElement) address() netip.Addr {
 	text, isVIP := e.value.(string)
 	if !isVIP {

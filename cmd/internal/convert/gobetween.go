@@ -15,11 +15,11 @@ import (
 // gobetween is a configuration of gobetween during its conversion.
 type gobetween struct {
 	*draft
-	// lines returns the line of a path, or 0 if it is unknown.
+	// lines returns the line on which a path occurs, or 0 if it is unknown.
 	lines func(path string) int
 }
 
-// table is a table of gobetween's configuration, with its path.
+// table is a table in gobetween's configuration, with its path.
 type table struct {
 	path   string
 	fields map[string]any
@@ -31,7 +31,7 @@ func (t table) under(name string) table {
 	return table{decode.Join(t.path, name), fields}
 }
 
-// text returns a string or a number as text, or "" if the field is missing.
+// text returns the field's string or number as text, or "" if the field is missing.
 func (t table) text(name string) string {
 	if v, found := t.fields[name]; found {
 		return fmt.Sprint(v)
@@ -122,7 +122,7 @@ func (g *gobetween) bound(t, defaults table) {
 	}
 }
 
-// tls disables a service if gobetween uses TLS to clients or to endpoints.
+// tls disables a service if gobetween uses TLS for its connections to clients or endpoints.
 func (g *gobetween) tls(s *service, t table) {
 	_, toTLS := t.fields["backends_tls"]
 	fromTLS := t.text("protocol") == "tls"
@@ -166,7 +166,7 @@ func (g *gobetween) field(s *service, t table, name string) {
 	}
 }
 
-// idle sets the timeout of idle connections. Timeouts that the server table lacks come from
+// idle sets the idle timeout. A timeout that is missing from the server table is taken from
 // [defaults].
 func (g *gobetween) idle(s *service, t, defaults table) {
 	at := func(name string) span {
@@ -207,8 +207,8 @@ func (g *gobetween) access(s *service, t table) {
 	g.restrict(s, rules, accept)
 }
 
-// element returns the line of an element of a list, or the line of the list, or 1 if both are
-// unknown.
+// element returns the line of an element in a list. If it is unknown, it returns the line of the
+// list, or 1 if that is also unknown.
 func (g *gobetween) element(t table, list string, i int) int {
 	return max(1, g.lines(fmt.Sprintf("%s[%d]", decode.Join(t.path, list), i)), g.lines(decode.Join(t.path, list)))
 }
@@ -221,7 +221,7 @@ func (g *gobetween) discovery(s *service, t table) {
 		return
 	}
 	list, _ := t.fields["static_list"].([]any)
-	first := int64(0) // the priority of the endpoints that are not backups
+	first := int64(0) // the primary endpoints' priority
 	for _, each := range list {
 		if p := priority(each); first == 0 || p < first {
 			first = p
@@ -253,7 +253,7 @@ func (g *gobetween) discovery(s *service, t table) {
 	}
 }
 
-// priority returns the priority of an endpoint. gobetween's default is 1.
+// priority returns an endpoint's priority. gobetween's default is 1.
 func priority(endpoint any) int64 {
 	for _, option := range strings.Fields(fmt.Sprint(endpoint)) {
 		if text, found := strings.CutPrefix(option, "priority="); found {

@@ -22,7 +22,7 @@ const (
 )
 
 // haproxyAnswers returns notes about features of HAProxy that vipd does not have. Each server
-// option in them is followed by a value.
+// option among them is followed by a value.
 func haproxyAnswers() []answer {
 	return []answer{
 		{"section", "backend defaults", ""},
@@ -201,8 +201,8 @@ func (h *haproxy) serve(front, back *section, refuseRoute func(*service)) {
 	}
 }
 
-// backendOnly reports whether a statement that both sections inherit from defaults has no effect in
-// a frontend. frontendOnly does the same for a backend.
+// backendOnly reports whether a statement in defaults has no effect on frontends. frontendOnly
+// reports whether it has no effect on backends.
 func backendOnly(s *statement) bool {
 	switch s.word(0) {
 	case "balance", "hash-type", "server", "default-server", "stick", "stick-table", "http-check", "tcp-check", "retries":

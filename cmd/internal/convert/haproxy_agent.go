@@ -12,8 +12,8 @@ const (
 	usualAgentInterval = 2 * time.Second
 )
 
-// agent sets the agent of the health table from the servers' options. All agents of a service have
-// the same port and interval.
+// agent sets the health table's agent from the servers' options. All agents of a service have the
+// same port and interval.
 func (p *proxy) agent() {
 	var first *server
 	var used agentAt
@@ -37,14 +37,14 @@ func (p *proxy) agent() {
 	}
 }
 
-// agentAt is the port and the interval of an agent.
+// agentAt is an agent's port and interval.
 type agentAt struct {
 	port     uint16
 	interval time.Duration
 }
 
-// agentOf returns the agent of a server, and reports whether vipd can query it. It returns false if
-// the server has no agent.
+// agentOf returns a server's agent, and reports whether vipd can query it. It returns false if the
+// server has no agent.
 func (p *proxy) agentOf(s *server) (agentAt, bool) {
 	if !s.has("agent-check") {
 		return agentAt{}, false

@@ -10,7 +10,7 @@ import (
 // haproxyTraits are the options of a bind line that decide whether vipd can serve it.
 type haproxyTraits struct {
 	tls, verified, proxied bool
-	// device is the interface or the namespace to which the listener is limited.
+	// device is the interface or the network namespace to which the listener is restricted.
 	device string
 	mss    int64
 }
@@ -68,7 +68,7 @@ func (h *haproxy) bindTraits(s *statement) (t haproxyTraits) {
 			i++
 		case in(tlsBindValues) && t.tls:
 			i++
-		case t.tls: // an option of TLS without a value
+		case t.tls: // a TLS option without a value
 			continue
 		default:
 			h.note(s.line, "%s: "+noEquivalent, plain(word))

@@ -16,9 +16,10 @@ type checkRules struct {
 	port checkPort
 	// tls reports whether checks use TLS.
 	tls bool
-	// sent reports whether a step sets the request, so the option's request has no effect.
+	// sent reports whether a step sets the request. If so, the request in "option httpchk" has no
+	// effect.
 	sent bool
-	// steps holds the fields of each exchange of a tcp-check.
+	// steps holds the fields of a tcp-check's exchanges.
 	steps [][]setting
 }
 
@@ -66,7 +67,7 @@ func (p *proxy) checkRequest(s *statement) {
 	p.checkHeaders(s.line, strings.Join(words[2:], " "))
 }
 
-// checkHeaders reads the version and the headers of a check, which follow the path.
+// checkHeaders reads the HTTP version and the headers, which follow the path of a check.
 func (p *proxy) checkHeaders(line int, text string) {
 	headers := map[string]any{}
 	for part := range strings.SplitSeq(text, "\r\n") {
@@ -85,7 +86,7 @@ func (p *proxy) checkHeaders(line int, text string) {
 	}
 }
 
-// uncheck removes fields of the health table.
+// uncheck removes fields from the health table.
 func (p *proxy) uncheck(names ...string) {
 	p.health = slices.DeleteFunc(p.health, func(s setting) bool { return slices.Contains(names, s.name) })
 }

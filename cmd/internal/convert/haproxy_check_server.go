@@ -69,7 +69,7 @@ func (p *proxy) trackedServer(backend, name string) (*section, *server) {
 	return nil, nil
 }
 
-// copyCheck copies the check options of a tracked server.
+// copyCheck copies a tracked server's check options.
 func (p *proxy) copyCheck(s, target *server) {
 	for _, option := range []string{"check", "inter", "fastinter", "rise", "fall", "port", "addr", "check-ssl", "check-sni", "verify", "ca-file"} {
 		if value, has := target.options[option]; has {
@@ -85,8 +85,7 @@ func (p *proxy) copyCheck(s, target *server) {
 	}
 }
 
-// finishCheck completes the health table from the lines of the backend and the options of its
-// servers.
+// finishCheck completes the health table from the backend's lines and its servers' options.
 func (p *proxy) finishCheck() {
 	var checked []*server
 	for _, s := range p.usedServers() {
@@ -180,13 +179,14 @@ func (p *proxy) serverChecks(checked []*server) {
 	}
 }
 
-// checkTime parses a time of a server's check. A number without a unit is in milliseconds.
+// checkTime parses a duration in a server's check options. A number without a unit is in
+// milliseconds.
 func (p *proxy) checkTime(line int, text string) span {
 	at, _ := p.span(line, text, time.Millisecond)
 	return at
 }
 
-// speaksTLS reports whether the check of a server uses TLS.
+// speaksTLS reports whether a server's check uses TLS.
 func (p *proxy) speaksTLS(s *server) bool {
 	return s.has("check-ssl") || s.has("ssl") && !s.has("port") && !s.has("addr")
 }

@@ -19,8 +19,8 @@ func (p *proxy) exchange(line int, name, value string) {
 	all[last] = append(all[last], one)
 }
 
-// expectStep adds the answer that a tcp-check expects. If vipd can't check for this answer, it adds
-// a note instead.
+// expectStep adds an expected answer to a tcp-check. If vipd can't check for this answer, it adds a
+// note instead.
 func (p *proxy) expectStep(line int, kind, value string, negated bool) {
 	field := map[string]string{"string": "expect", "binary": "expect_hex", "rstring": "expect_regexp"}[kind]
 	if field == "" || negated {

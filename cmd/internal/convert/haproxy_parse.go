@@ -15,8 +15,8 @@ type section struct {
 	base *section
 }
 
-// all returns the statements that apply in a section, starting with inherited statements. Steps of
-// checks are inherited only if the section has none. It omits statements that later statements
+// all returns the statements that apply to a section, starting with inherited statements. Check
+// steps are inherited only if the section has none. It omits statements that later statements
 // replace or disable.
 func (s *section) all() []*statement {
 	chain := []*section{s}
@@ -39,7 +39,7 @@ func (s *section) all() []*statement {
 
 func isCheckStep(s *statement) bool { return s.is("http-check") || s.is("tcp-check") }
 
-// effective removes statements that later statements replace or disable.
+// effective returns the statements that no later statement replaces or disables.
 func effective(all []*statement) []*statement {
 	last := map[string]*statement{}
 	for _, s := range all {
@@ -97,7 +97,7 @@ type haproxyParser struct {
 	*haproxy
 	named             map[string]*section
 	current, defaults *section
-	// conditions holds the lines of the conditions that are not closed yet.
+	// conditions holds the lines of the open conditions.
 	conditions []int
 }
 
@@ -137,8 +137,8 @@ func isSection(word string) bool {
 	}, word)
 }
 
-// directive handles a directive of a condition. It ignores other directives, which only print
-// messages.
+// directive handles a conditional directive such as .if. It ignores other directives, which only
+// print messages.
 func (p *haproxyParser) directive(line int, word string) {
 	n := len(p.conditions)
 	switch word {
@@ -176,7 +176,7 @@ func (p *haproxyParser) section(line int, words []string, doubt string) {
 			p.note(line, "left out: a %s needs a name", s.kind)
 			return
 		}
-		if len(words) > 2 && words[2] != "from" { // before HAProxy 1.5, the address was here
+		if len(words) > 2 && words[2] != "from" { // before HAProxy 1.5, the address followed the name
 			s.statements = append(s.statements, &statement{words: append([]string{"bind"}, words[2:]...), line: line})
 		}
 		if from != nil {

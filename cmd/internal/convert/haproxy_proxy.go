@@ -24,13 +24,13 @@ type proxy struct {
 	allBackups bool
 }
 
-// idle holds the timeouts of idle connections. The side with the shorter timeout ends a connection.
+// idle holds the idle timeouts. The shorter timeout of both sides ends a connection.
 type idle struct {
 	client, server, tunnel span
 }
 
-// shortest returns the timeout that ends an idle connection: the tunnel's timeout if it is set, and
-// otherwise the shorter timeout of both sides.
+// shortest returns the timeout that ends an idle connection: the tunnel timeout if it is set, and
+// otherwise the shorter of the client and server timeouts.
 func (i *idle) shortest() span {
 	switch {
 	case i.tunnel.line > 0:

@@ -12,13 +12,13 @@ type ruleset struct {
 	rules   []accessRule
 }
 
-// haproxyRules holds the rules about clients in a frontend and its backend.
+// haproxyRules holds the client rules of a frontend and its backend.
 type haproxyRules struct {
 	sets []ruleset
 	// inBackend reports whether the current statements belong to the backend.
 	inBackend bool
-	// acls maps names to the definitions of acls. aclSets maps names to the clients of acls that
-	// rules use. Each section has its own acls.
+	// acls maps each acl's name to its definitions. aclSets caches the clients that match the acls
+	// in rules. Each section has its own acls.
 	acls    map[string][][]string
 	aclSets map[string]aclSet
 }
@@ -27,14 +27,14 @@ func newHAProxyRules() haproxyRules {
 	return haproxyRules{acls: map[string][][]string{}, aclSets: map[string]aclSet{}}
 }
 
-// enterBackend discards the acls of the frontend.
+// enterBackend discards the frontend's acls.
 func (h *haproxyRules) enterBackend() {
 	h.inBackend = true
 	clear(h.acls)
 	clear(h.aclSets)
 }
 
-// add adds a rule to the set of its kind. words holds the rule's condition. known reports whether
+// add adds a rule to the ruleset of its kind. words is the rule's condition. known reports whether
 // the condition depends only on the client's address.
 func (h *haproxyRules) add(kind string, line int, accept bool, words []string) (known bool) {
 	clients, known := h.condition(words)
@@ -129,8 +129,8 @@ func (h *haproxyRules) anyOf(words []string) (netset, bool) {
 	return any.union(all), true
 }
 
-// acl returns the clients of a named acl. If a name has several definitions, the result is their
-// union.
+// acl returns the clients that match a named acl. If a name has several definitions, the result is
+// their union.
 func (h *haproxyRules) acl(name string) (netset, bool) {
 	switch name {
 	case "TRUE":
@@ -158,15 +158,15 @@ func (h *haproxyRules) acl(name string) (netset, bool) {
 	return set.clients, set.known
 }
 
-// aclSet holds the clients of an acl. known reports whether the acl depends only on the client's
-// address.
+// aclSet holds the clients that match an acl. known reports whether the acl depends only on the
+// client's address.
 type aclSet struct {
 	clients netset
 	known   bool
 }
 
-// aclClients returns the clients of an anonymous acl, or of a definition of a named acl. It returns
-// false if the acl depends on more than the client's address.
+// aclClients returns the clients that match an anonymous acl, or one definition of a named acl. It
+// returns false if the acl depends on more than the client's address.
 func aclClients(words []string) (netset, bool) {
 	if len(words) == 1 && (words[0] == "always_true" || words[0] == "always_false") {
 		if words[0] == "always_true" {
@@ -181,8 +181,8 @@ func aclClients(words []string) (netset, bool) {
 	return parseNetworks(values)
 }
 
-// sourceValues returns the values of an acl about the client's address. It returns false for other
-// acls, and for values in files.
+// sourceValues returns the values of an acl that tests the client's address. It returns false for
+// other acls, and for values in files.
 func sourceValues(words []string) ([]string, bool) {
 	if len(words) < 2 || words[0] != "src" {
 		return nil, false

@@ -27,14 +27,14 @@ func (s *server) has(option string) bool {
 // checked reports whether the server has a check.
 func (s *server) checked() bool { return s.has("check") }
 
-// serverValues are the options of a server that have a value.
+// serverValues lists the server options that have a value.
 const serverValues = "addr agent-addr agent-inter agent-port agent-send alpn ca-file check-alpn check-pool-conn-name check-proto check-sni ciphers ciphersuites " +
 	"client-sigalgs cookie crl-file crt curves downinter error-limit fall fastinter guid hash-key id idle-ping init-addr init-state inter interface log-bufsize " +
 	"log-proto max-reuse maxconn maxqueue minconn namespace observe on-error on-marked-down on-marked-up pool-low-conn pool-max-conn pool-purge-delay port " +
 	"proto proxy-v2-options redir resolve-net resolve-opts resolve-prefer resolvers rise set-proxy-v2-tlv-fmt shard sigalgs slowstart sni socks4 source " +
 	"ssl-max-ver ssl-min-ver tcp-ut track usesrc verify verifyhost weight ws"
 
-// convertedOptions are the options of a server that the functions below read.
+// convertedOptions lists the server options that the functions below read.
 const convertedOptions = "addr agent-addr agent-check agent-inter agent-port backup ca-file check check-sni check-ssl disabled fall fastinter inter maxconn on-marked-down port rise send-proxy send-proxy-v2 " +
 	"send-proxy-v2-ssl send-proxy-v2-ssl-cn slowstart ssl track verify weight"
 
@@ -57,7 +57,7 @@ func (p *proxy) addServer(s *statement) {
 	}
 }
 
-// readOptions reads the options of a server, and adds a note for each option without an equivalent.
+// readOptions reads a server's options, and adds a note for each option without an equivalent.
 func (p *proxy) readOptions(s *server, words []string) {
 	for i := 0; i < len(words); i++ {
 		name, value := words[i], ""
@@ -81,7 +81,7 @@ func (p *proxy) readOptions(s *server, words []string) {
 	}
 }
 
-// endpointOf adds the endpoint of a server, and reports whether it has an address.
+// endpointOf adds a server's endpoint, and reports whether it has an address.
 func (p *proxy) endpointOf(s *server) bool {
 	host, port := splitPort(strings.TrimPrefix(strings.TrimPrefix(s.place, "ipv4@"), "ipv6@"))
 	if strings.HasPrefix(port, "+") || strings.HasPrefix(port, "-") {

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// timing holds the times of the origin's checks. If a time is zero, vipd's default applies.
+// timing holds the intervals and timeouts of the origin's checks. If a value is zero, vipd's
+// default applies.
 type timing struct {
 	interval, timeout, fast span
 }
@@ -24,8 +25,8 @@ const (
 	usualInterval = 2 * time.Second
 )
 
-// checkTimes sets the times of the health table within vipd's limits: timeout < interval, and
-// fast_interval <= interval.
+// checkTimes sets the health table's intervals and timeout within vipd's limits: timeout <
+// interval, and fast_interval <= interval.
 func (d *draft) checkTimes(s *service, t timing) {
 	bounded := min(max(t.interval.time, minInterval), maxInterval)
 	switch {

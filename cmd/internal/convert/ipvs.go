@@ -9,7 +9,7 @@ import (
 // keepalived and ipvsadm both configure IPVS. Neither needs a mode: auto chooses ipvs if the kernel
 // has it.
 
-// scheduler sets the scheduler from its name in IPVS.
+// scheduler sets the scheduler from its IPVS name.
 func (d *draft) scheduler(s *service, line int, name string) {
 	as, known := map[string]scheduling{
 		"lblc": {"dh", lookedUp}, "lblcr": {"dh", lookedUp},
@@ -25,13 +25,12 @@ func (d *draft) scheduler(s *service, line int, name string) {
 	d.schedule(s, line, as)
 }
 
-// These are notes about schedulers of IPVS.
+// These are notes about IPVS schedulers.
 const (
 	lookedUp = "the nearest setting is scheduler = \"dh\", which also depends on the VIP's address, and ignores load"
 	inOrder  = "the nearest setting is scheduler = \"wrr\": set backup = true in the endpoints that wait for a failure, and max_connections in the endpoints that overflow"
 )
 
-// persistent sets client affinity with a timeout.
 func (s *service) persistent(line int, timeout time.Duration) {
 	s.set(line, "affinity", "client_ip")
 	s.set(line, "affinity_timeout", seconds(timeout))

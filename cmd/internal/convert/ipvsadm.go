@@ -18,12 +18,13 @@ type ipvsadm struct {
 	// service.
 	services map[string]*ipvsService
 	all      []*ipvsService
-	// doubt is a line that runs ipvsadm in a way that can't be converted, or 0 if there is none.
+	// doubt is the number of a line that runs ipvsadm in a way that can't be converted, or 0 if
+	// there is none.
 	doubt int
 }
 
-// ipvsService is a virtual service. ways and indexes hold the forwarding methods and the indexes of
-// its endpoints.
+// ipvsService is a virtual service. ways holds its endpoints' forwarding methods, and indexes their
+// indexes.
 type ipvsService struct {
 	*service
 	ways    []string
@@ -81,7 +82,7 @@ func (r *ipvsadm) finish(s *ipvsService) {
 	r.forwardPorts(s.service)
 }
 
-// command converts a command of ipvsadm.
+// command converts an ipvsadm command.
 func (r *ipvsadm) command(line int, words []string) {
 	o := readOptions(words)
 	s := r.services[o.key()]
@@ -165,7 +166,7 @@ func (r *ipvsadm) add(line int, o *options) *ipvsService {
 	return s
 }
 
-// settings converts the settings of a virtual service. They replace its earlier settings.
+// settings converts a virtual service's settings, which replace its earlier settings.
 func (r *ipvsadm) settings(s *ipvsService, line int, o *options) {
 	s.settings = nil
 	if name, given := o.values["-s"]; given {

@@ -5,21 +5,21 @@ import (
 	"strings"
 )
 
-// options holds the options of an ipvsadm command, by their short names.
+// options holds an ipvsadm command's options by their short names.
 type options struct {
 	command string
 	// kind and place name the service. kind is -t, -u, -f or --sctp-service, and place is the word
 	// that follows kind.
 	kind, place string
 	values      map[string]string
-	// unknown is a word that is not an option.
+	// unknown is an argument that was not recognized as an option.
 	unknown string
 }
 
 // key returns the words that name the service.
 func (o *options) key() string { return o.kind + " " + o.place }
 
-// long maps the long options of ipvsadm to their short names.
+// long maps ipvsadm's long option names to the short names.
 func long() map[string]string {
 	return map[string]string{
 		"--add-service": "-A", "--edit-service": "-E", "--delete-service": "-D", "--clear": "-C", "--restore": "-R", "--save": "-S",

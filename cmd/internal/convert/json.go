@@ -15,7 +15,8 @@ type jsonReader struct {
 	*json.Decoder
 	text  string
 	lines map[string]int
-	// counted is the offset up to which lines were counted, and line is the line at this offset.
+	// counted is the offset up to which lines have been counted, and line is the line at this
+	// offset.
 	counted, line int
 }
 
@@ -40,7 +41,7 @@ func parseJSON(text string) (map[string]any, map[string]int, error) {
 	return tree, r.lines, err
 }
 
-// now returns the current line of the reader.
+// now returns the reader's current line.
 func (r *jsonReader) now() int {
 	offset := int(r.InputOffset())
 	r.line += strings.Count(r.text[r.counted:offset], "\n")

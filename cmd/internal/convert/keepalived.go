@@ -11,10 +11,10 @@ import (
 // keepalived is a configuration of keepalived during its conversion.
 type keepalived struct {
 	*draft
-	servers map[string]*statement // the groups of virtual servers
+	servers map[string]*statement // the virtual server groups
 	// version is the VRRP version of instances that don't set one, or 0 for keepalived's default.
 	version int
-	// held maps addresses to the names of their groups.
+	// held maps each VIP to its group's name.
 	held map[netip.Addr]string
 }
 
@@ -88,7 +88,7 @@ func (k *keepalived) top(n *statement) {
 	}
 }
 
-// globals reads the settings of global_defs that are defaults for instances.
+// globals reads the defaults for instances from global_defs.
 func (k *keepalived) globals(n *statement) {
 	for _, c := range n.children {
 		switch word := c.word(0); {
@@ -137,7 +137,7 @@ func (k *keepalived) virtualServer(n *statement) {
 	}
 }
 
-// listenersOf reads the addresses and the port of a virtual_server, or of a line of a group.
+// listenersOf reads the addresses and the port of a virtual_server, or of a line in a group.
 func (k *keepalived) listenersOf(e *statement, proto balancer.Protocol) ([]listener, error) {
 	if e.word(0) == "fwmark" {
 		return nil, k.errorf(e.line, noMarks)
@@ -185,7 +185,7 @@ func addressRange(text string) ([]netip.Addr, error) {
 }
 
 // addressesFrom lists consecutive addresses, starting with from, while within returns true. text is
-// the range in the origin, for errors.
+// the range as written, for errors.
 func addressesFrom(from netip.Addr, within func(netip.Addr) bool, text string) (all []netip.Addr, err error) {
 	for a := from; within(a); a = a.Next() {
 		if all = append(all, a); len(all) > maxRange {

@@ -35,16 +35,16 @@ func (c checkSettings) store(n *statement) bool {
 	return true
 }
 
-// checker is the check of one real_server.
+// checker is the check for one real_server.
 type checker struct {
 	server   string
 	root     *statement
 	settings checkSettings
 }
 
-// health writes the health table from the first checker. If another checker has another target, it
-// disables the service, because vipd would check the wrong server. Other differences only result in
-// notes.
+// health writes the health table from the first checker. If another checker has a different target,
+// it disables the service, because vipd would check the wrong server. Other differences only result
+// in notes.
 func (k *keepalived) health(s *service, checkers []*checker) {
 	at := slices.IndexFunc(checkers, func(c *checker) bool { return c != nil })
 	if at < 0 {
@@ -104,8 +104,7 @@ func (k *keepalived) targetOf(s *service, c *checker) {
 	}
 }
 
-// checkPorts sets the ports of the checks. It omits them if every check uses its endpoint's own
-// port.
+// checkPorts sets the check ports. It omits them if every check uses its endpoint's own port.
 func (k *keepalived) checkPorts(s *service, checkers []*checker) {
 	var ports []checkPort
 	for i, c := range checkers {
@@ -127,8 +126,8 @@ func (k *keepalived) checkPorts(s *service, checkers []*checker) {
 	s.setCheckPorts(ports)
 }
 
-// words returns all words of a checker, for comparison with other checkers. It replaces the
-// server's own address, so this address never makes a difference.
+// words returns a checker's words, for comparison with other checkers. It replaces the server's own
+// address, so servers' addresses don't count as differences.
 func (c *checker) words() string {
 	var b strings.Builder
 	var write func(n *statement)
@@ -150,8 +149,8 @@ func (c *checker) words() string {
 	return b.String()
 }
 
-// connection returns a statement about the connection of a check, or nil. The statement may be in
-// the block "host".
+// connection returns the statement called name that sets how a check connects, or nil if there is
+// none. The statement may be in the "host" block.
 func (c *checker) connection(name string) (found *statement) {
 	for _, n := range c.root.children {
 		if n.word(0) == name {
@@ -169,7 +168,7 @@ func (c *checker) connection(name string) (found *statement) {
 	return found
 }
 
-// checkOf returns the health table of a checker, without its port.
+// checkOf returns the health table for a checker, without the port.
 func (k *keepalived) checkOf(c *checker) []setting {
 	s := &service{line: c.root.line}
 	line, retry := c.root.line, 1
@@ -199,7 +198,7 @@ func (k *keepalived) checkOf(c *checker) []setting {
 	return s.health
 }
 
-// connectionFields converts the statements about the connection of a check.
+// connectionFields converts the statements that set how a check connects.
 func (k *keepalived) connectionFields(s *service, c *checker, nodes []*statement) {
 	for _, n := range nodes {
 		if c.settings.store(n) {
@@ -317,8 +316,8 @@ func (k *keepalived) udp(s *service, c *checker) {
 	s.health = defaulted(s.health, "send", "vipd")
 }
 
-// times sets the times and counts of a checker. A check counts as failed after all its retries have
-// failed, and as passed after one success.
+// times sets the intervals, the timeout and the counts from a checker. A check counts as failed
+// after all its retries have failed, and as passed after one success.
 func (k *keepalived) times(s *service, c *checker, retry int) {
 	t := timing{interval: span{time: time.Minute, why: originDefault}, fast: retryDelay(c)}
 	if c.root.word(0) != "MISC_CHECK" {

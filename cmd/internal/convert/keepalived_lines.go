@@ -8,21 +8,21 @@ import (
 const (
 	// maxReplacements is the maximum number of variables that are replaced in one line.
 	maxReplacements = 200
-	// maxLines is the maximum number of lines after replacement. It is needed because variables
-	// with several lines may contain each other.
+	// maxLines is the maximum number of lines after replacement. It is needed because multi-line
+	// variables may refer to each other.
 	maxLines = 1 << 17
 )
 
 // keepalivedLines replaces the variables in the lines of keepalived's configuration.
 type keepalivedLines struct {
 	*draft
-	// variables maps names to the lines of definitions such as $NAME=value.
+	// variables maps each name to the lines of its definition, such as $NAME=value.
 	variables map[string][]sourceLine
 	out       []sourceLine
 }
 
-// keepalivedLines returns the lines of the origin without comments, and with variables replaced by
-// their values.
+// keepalivedLines returns the origin's lines without comments, and with variables replaced by their
+// values.
 func (d *draft) keepalivedLines() []sourceLine {
 	k := &keepalivedLines{draft: d, variables: map[string][]sourceLine{}}
 	for i := 0; i < len(d.lines); {
@@ -112,7 +112,7 @@ func definition(text string) (name, value string, ok bool) {
 	return text[1:end], strings.TrimSpace(value), ok && end > 1
 }
 
-// nameLength returns the length of the name of a variable at the beginning of text.
+// nameLength returns the length of the variable name at the beginning of text.
 func nameLength(text string) int {
 	for i := range len(text) {
 		c := text[i]
@@ -125,8 +125,8 @@ func nameLength(text string) int {
 	return len(text)
 }
 
-// expand replaces the variables in a line and adds the result. A variable with several lines
-// results in several lines.
+// expand replaces the variables in a line and adds the result. A multi-line variable produces
+// several lines.
 func (k *keepalivedLines) expand(l sourceLine, depth int) {
 	if depth > maxReplacements || len(k.out) > maxLines {
 		l.doubt = "its variables refer to each other, or there are too many variables"
@@ -159,8 +159,8 @@ func (k *keepalivedLines) expand(l sourceLine, depth int) {
 	}
 }
 
-// expandLines adds a line in which a variable with several lines replaces the text between the
-// offsets at and end.
+// expandLines adds the lines that result if a multi-line variable replaces the text of l between
+// the offsets at and end.
 func (k *keepalivedLines) expandLines(l sourceLine, at, end int, value []sourceLine, depth int) {
 	for i, v := range value {
 		if i == 0 {
@@ -176,7 +176,8 @@ func (k *keepalivedLines) expandLines(l sourceLine, at, end int, value []sourceL
 	}
 }
 
-// variableAt returns the name of the variable at a dollar sign, and the offset of its end.
+// variableAt returns the name of the variable whose dollar sign is at the offset at, and the offset
+// of its end.
 func variableAt(text string, at int) (name string, end int) {
 	begin := at + 1
 	braced := strings.HasPrefix(text[begin:], "{")

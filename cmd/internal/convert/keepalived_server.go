@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// fill converts the block of a virtual_server.
+// fill converts a virtual_server block.
 func (k *keepalived) fill(s *service, n *statement) {
 	inherited := checkSettings{}
 	for _, c := range n.children {
@@ -73,7 +73,7 @@ func (k *keepalived) quorum(s *service, n *statement, hasSorry bool) {
 	}
 }
 
-// setting converts a statement of a virtual_server that is neither a server nor about checks.
+// setting converts a virtual_server statement that defines neither a server nor a check.
 func (k *keepalived) setting(s *service, n *statement) {
 	switch name, value := n.word(0), n.word(1); name {
 	case "real_server", "backup_real_server", "sorry_server":
@@ -89,7 +89,7 @@ func (k *keepalived) setting(s *service, n *statement) {
 	case "persistence_engine":
 		k.note(n.line, "affinity uses the client's address; a persistence engine such as %s has no equivalent", plain(value))
 	case "quorum":
-		return // fill reads the quorum when the sorry servers are known
+		return // fill reads the quorum after the sorry servers
 	case "hysteresis":
 		if value != "0" {
 			k.note(n.line, "vipd serves as soon as min_usable endpoints are usable; the nearest setting is a larger rise in the health table")
@@ -146,7 +146,7 @@ func (k *keepalived) forward(s *service, n *statement) {
 	}
 }
 
-// realServer converts the block of an endpoint, and returns its first checker, or nil.
+// realServer converts a real_server block, and returns its first checker, or nil.
 func (k *keepalived) realServer(s *service, n *statement, fields map[string]any, inherited checkSettings) (first *checker) {
 	own := maps.Clone(inherited)
 	for _, c := range n.children {
@@ -155,7 +155,7 @@ func (k *keepalived) realServer(s *service, n *statement, fields map[string]any,
 	for _, c := range n.children {
 		switch name := c.word(0); {
 		case own[checkSettingName(name)] == c, name == "inhibit_on_failure", name == "alpha", name == "warmup":
-			// These are stored above, or describe vipd's usual behavior.
+			// These are read above, or describe vipd's usual behavior.
 		case name == "weight" || name == "uthreshold":
 			field := map[string]string{"weight": "weight", "uthreshold": "max_connections"}[name]
 			k.amount(fields, c.line, name, field, c.word(1))
@@ -176,7 +176,7 @@ func (k *keepalived) realServer(s *service, n *statement, fields map[string]any,
 	return first
 }
 
-// serverForward compares the forwarding method of a server with its service's.
+// serverForward compares a server's forwarding method with its service's.
 func (k *keepalived) serverForward(s *service, n *statement) {
 	own := &service{}
 	k.forward(own, n)

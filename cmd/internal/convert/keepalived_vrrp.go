@@ -12,7 +12,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// keepalivedInstanceAnswers returns notes about words of a vrrp_instance without an exact
+// keepalivedInstanceAnswers returns notes about words in a vrrp_instance that have no exact
 // equivalent.
 func keepalivedInstanceAnswers() []answer {
 	const (
@@ -43,12 +43,12 @@ type instance struct {
 	*keepalived
 	*vrrpGroup
 	n *statement
-	// listed holds the VIPs in adverts, and excluded the other VIPs.
+	// listed holds the VIPs that adverts contain, and excluded holds the VIPs that they omit.
 	listed, excluded []netip.Addr
 	version          int
 }
 
-// vrrpInstance converts a vrrp_instance into a group of VRRP.
+// vrrpInstance converts a vrrp_instance to a VRRP group.
 func (k *keepalived) vrrpInstance(n *statement) {
 	in := &instance{keepalived: k, vrrpGroup: k.newGroup(n.line, cmp.Or(n.word(1), "vrrp")), n: n, version: cmp.Or(k.version, 2)}
 	for _, doubtful := range doubts(n) {
@@ -83,7 +83,7 @@ func (in *instance) advertise() {
 	in.settings = put(in.settings, setting{name: "advertise", value: all, why: "virtual_ipaddress"})
 }
 
-// last returns the last statement of the instance that starts with word, or nil if there is none.
+// last returns the instance's last statement that starts with word, or nil if there is none.
 func (in *instance) last(word string) (found *statement) {
 	for _, c := range in.n.children {
 		if c.word(0) == word {
@@ -135,7 +135,6 @@ func (in *instance) address(c *statement) {
 	}
 }
 
-// statement reads a statement of the instance.
 func (in *instance) statement(c *statement) {
 	word := c.word(1)
 	switch c.word(0) {
@@ -191,7 +190,7 @@ func (in *instance) priority(c *statement) {
 	}
 }
 
-// interval reads the interval of adverts, in seconds with decimals.
+// interval reads the advert interval, in seconds with decimals.
 func (in *instance) interval(c *statement) {
 	f, err := strconv.ParseFloat(c.word(1), 64)
 	if err != nil || f <= 0 || f > 255 {

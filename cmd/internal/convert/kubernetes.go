@@ -15,8 +15,7 @@ type kubernetes struct {
 	// slices and endpoints are the EndpointSlices and Endpoints of each service, by namespace and
 	// name.
 	slices, endpoints map[string][]yamlNode
-	// known holds the services that the text defines.
-	known map[string]bool
+	known             map[string]bool
 }
 
 // kubernetesAnswers returns notes about fields of a Service that vipd does not have. Fields with an
@@ -33,7 +32,7 @@ func kubernetesAnswers() []answer {
 	}
 }
 
-// readKubernetes reads Services, EndpointSlices and Endpoints: documents of YAML or JSON, alone or
+// readKubernetes reads Services, EndpointSlices and Endpoints from YAML or JSON documents, alone or
 // in lists.
 func readKubernetes(d *draft) error {
 	k := &kubernetes{draft: d, slices: map[string][]yamlNode{}, endpoints: map[string][]yamlNode{}, known: map[string]bool{}}
@@ -74,7 +73,7 @@ func (k *kubernetes) object(n yamlNode, depth int) {
 		k.endpoints[key(namespace, name)] = append(k.endpoints[key(namespace, name)], n)
 	case strings.HasSuffix(kind, "List") && depth < maxDepth:
 		for _, item := range n.get("items").list() {
-			if item.get("kind").text() == "" { // a list of one kind may leave it out
+			if item.get("kind").text() == "" { // in a list of one kind, an item may omit its kind
 				k.note(item.line(), "left out: the object has no kind; print it with \"kubectl get -o yaml\"")
 				continue
 			}
@@ -94,7 +93,7 @@ type side struct {
 	vips []yamlNode
 	// policy is the traffic policy. ranges lists the networks whose clients may connect.
 	policy, ranges yamlNode
-	// nodePorts reports whether this side has the node ports.
+	// nodePorts reports whether the node ports belong to this side.
 	nodePorts bool
 }
 
@@ -168,7 +167,7 @@ func (k *kubernetes) sides(n yamlNode) []side {
 	return []side{inner, outer}
 }
 
-// unique removes repeated addresses.
+// unique removes duplicate addresses.
 func unique(all []yamlNode) []yamlNode {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(all, func(n yamlNode) bool {
@@ -226,8 +225,8 @@ func (k *kubernetes) write(n yamlNode, name string, half side, group *portGroup)
 	k.locality(s, n, half, group)
 }
 
-// locality sets the locality of the endpoints from the Service's traffic policy, its traffic
-// distribution, or the hints of its endpoints.
+// locality sets the endpoints' locality from the Service's traffic policy, its traffic
+// distribution, or its endpoints' hints.
 func (k *kubernetes) locality(s *service, n yamlNode, half side, group *portGroup) {
 	distribution := n.get("spec", "trafficDistribution")
 	topology := n.get("metadata", "annotations", "service.kubernetes.io/topology-mode")

@@ -41,7 +41,7 @@ type portGroup struct {
 	endpoints []*kubeEndpoint
 }
 
-// groups reads the ports and endpoints of a Service, and groups the ports by their endpoints.
+// groups reads a Service's ports and endpoints, and groups the ports by their endpoints.
 func (k *kubernetes) groups(n yamlNode) []*portGroup {
 	endpoints := k.endpointsOf(n)
 	var out []*portGroup
@@ -124,7 +124,7 @@ func (k *kubernetes) endpointsOf(n yamlNode) []*kubeEndpoint {
 }
 
 // endpointReader collects the endpoints of one Service. An endpoint may be in several slices, each
-// with other ports.
+// with different ports.
 type endpointReader struct {
 	*kubernetes
 	// notReady reports whether clients may reach endpoints that are not ready.
@@ -133,7 +133,7 @@ type endpointReader struct {
 	all      []*kubeEndpoint
 }
 
-// portsOf returns the ports of a slice or subset, by name.
+// portsOf returns a slice's or subset's ports by name.
 func (r *endpointReader) portsOf(n yamlNode) map[string]int64 {
 	out := map[string]int64{}
 	for _, p := range n.get("ports").list() {
@@ -146,7 +146,6 @@ func (r *endpointReader) portsOf(n yamlNode) map[string]int64 {
 	return out
 }
 
-// slice reads an EndpointSlice.
 func (r *endpointReader) slice(n yamlNode) {
 	if kind := n.get("addressType"); kind.text() == "FQDN" {
 		r.note(kind.line(), "left out: endpoints in a slice must be addresses, but these are names")
@@ -200,8 +199,8 @@ func (r *endpointReader) subset(n yamlNode) {
 	}
 }
 
-// endpoint adds an endpoint with the ports, or adds the ports to the known endpoint. It returns nil
-// if the address can't be read.
+// endpoint adds an endpoint with the ports. If the endpoint exists, it adds the ports to it. It
+// returns nil if the address can't be read.
 func (r *endpointReader) endpoint(address yamlNode, ports map[string]int64) *kubeEndpoint {
 	addr, ok := r.host(max(1, address.line()), address.text())
 	if !ok {
@@ -233,7 +232,6 @@ func (g *portGroup) target(p kubePort) int64 {
 	return g.endpoints[0].ports[p.name]
 }
 
-// writePorts adds the ports of the group.
 func (g *portGroup) writePorts(s *service, nodePorts bool) {
 	for _, p := range g.ports {
 		fields := map[string]any{"port": p.number}
@@ -253,8 +251,8 @@ func (g *portGroup) writePorts(s *service, nodePorts bool) {
 	}
 }
 
-// writeEndpoints adds the endpoints of the group. An endpoint gets its own ports if they differ
-// from the service's target ports.
+// writeEndpoints adds the group's endpoints. An endpoint gets its own ports if they differ from the
+// service's target ports.
 func (g *portGroup) writeEndpoints(s *service) {
 	for _, e := range g.endpoints {
 		fields := s.endpoint(e.node.line(), e.addr.String(), 0)
@@ -282,8 +280,8 @@ func (g *portGroup) writeEndpoints(s *service) {
 	}
 }
 
-// hints returns the line of a hint, or 0 unless all endpoints have hints, as kube-proxy requires.
-// elsewhere is the line of a hint for a zone other than its endpoint's, or 0.
+// hints returns the line of a hint. It returns 0 unless all endpoints have hints, as kube-proxy
+// requires. elsewhere is the line of a hint for a zone other than its endpoint's zone, or 0.
 func (g *portGroup) hints() (line, elsewhere int) {
 	for _, e := range g.endpoints {
 		if len(e.hintedZones) == 0 {

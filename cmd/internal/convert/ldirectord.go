@@ -30,10 +30,9 @@ type directives map[string]directive
 type virtual struct {
 	directive
 	body []directive
-	// own holds the directives of body by name. For directives that may be repeated, only body is
-	// complete.
-	own directives
-	// port and proto are the service's port and protocol.
+	// own holds the directives in body by name. If a directive is repeated, own holds only the last
+	// one.
+	own   directives
 	port  uint16
 	proto balancer.Protocol
 }
@@ -87,7 +86,7 @@ func readLdirectord(d *draft) error {
 	return nil
 }
 
-// directive parses a line. It hides passwords, so they don't appear in comments of the output.
+// directive parses a line. It hides passwords, so they don't appear in the output's comments.
 func (l *ldirectord) directive(line int) (one directive, indented, ok bool) {
 	text := l.lines[line-1]
 	text = text[:startOfComment(text)]
@@ -105,8 +104,7 @@ func (l *ldirectord) directive(line int) (one directive, indented, ok bool) {
 	return one, text[0] == ' ' || text[0] == '\t', true
 }
 
-// startOfComment returns the index at which the comment of a line starts, or the length of the
-// line.
+// startOfComment returns the index at which a line's comment starts, or the length of the line.
 func startOfComment(text string) int {
 	quoted := false
 	for i := range len(text) {
@@ -172,8 +170,8 @@ func (l *ldirectord) unusable(v *virtual, format string, args ...any) {
 	l.servers(s, v)
 }
 
-// servicePort parses a port or its name in /etc/services. It knows the names of ports that load
-// balancers usually serve.
+// servicePort parses a port number or a port name, as in /etc/services. It knows only the ports
+// that load balancers usually serve.
 func servicePort(text string) (uint16, error) {
 	known := map[string]uint16{
 		"ftp": 21, "ssh": 22, "telnet": 23, "smtp": 25, "domain": 53, "http": 80, "www": 80, "pop3": 110, "nntp": 119, "ntp": 123, "imap": 143,
@@ -225,8 +223,8 @@ func (l *ldirectord) target(line int, text string) (host, port string) {
 	return host, strconv.Itoa(int(number))
 }
 
-// real adds the endpoints of a real server: ADDRESS[->ADDRESS][:PORT] METHOD [WEIGHT] ["REQUEST",
-// "RECEIVE"].
+// real adds the endpoints for a "real" directive: ADDRESS[->ADDRESS][:PORT] METHOD [WEIGHT]
+// ["REQUEST", "RECEIVE"].
 func (l *ldirectord) real(s *service, one directive) {
 	plainPart, _, _ := strings.Cut(one.value, "\"")
 	words := strings.Fields(plainPart)
@@ -259,7 +257,7 @@ func (l *ldirectord) real(s *service, one directive) {
 	l.method(s, one.line, words)
 }
 
-// method sets the forwarding method of the endpoints.
+// method sets the endpoints' forwarding method.
 func (l *ldirectord) method(s *service, line int, words []string) {
 	way := "dr"
 	if len(words) > 1 {
@@ -292,7 +290,6 @@ func (l *ldirectord) settings(s *service, v *virtual) {
 	}
 }
 
-// unquoted removes the quotes around a value.
 func unquoted(text string) string {
 	if inner, ok := strings.CutPrefix(text, "\""); ok {
 		text = strings.TrimSuffix(inner, "\"")
@@ -300,8 +297,8 @@ func unquoted(text string) string {
 	return text
 }
 
-// requests returns the request and the expected text of the real servers' checks. If the servers
-// differ, it disables the service, because all endpoints have the same check.
+// requests returns the request that the real servers' checks send, and the text that they expect.
+// If the servers differ, it disables the service, because all endpoints have the same check.
 func (l *ldirectord) requests(s *service, v *virtual) (request, receive directive) {
 	request, receive = v.own["request"], v.own["receive"]
 	pair, seen := "", false
@@ -341,7 +338,8 @@ func isPattern(text string) bool {
 	return strings.ContainsAny(text, `\^$.|?*+()[]{}`)
 }
 
-// greetings maps protocols in which the server speaks first to the start of its greeting.
+// greetings maps each protocol in which the server speaks first to the start of the server's
+// greeting.
 func greetings() map[string]string {
 	return map[string]string{"smtp": "220", "submission": "220", "ftp": "220", "nntp": "20", "pop": "+OK", "imap": "* OK"}
 }
@@ -363,13 +361,13 @@ func (v *virtual) negotiated() directive {
 	return directive{"service", name, v.line}
 }
 
-// isNumber reports whether a checktype is a number: the number of connect checks between two
-// negotiating checks.
+// isNumber reports whether a checktype is numeric. It is then the number of connect checks between
+// two negotiating checks.
 func isNumber(kind string) bool {
 	return number(strings.TrimPrefix(kind, "checktimeout")) >= 0
 }
 
-// connectOnly lists the services for which vipd only has checks of type tcp, which connect.
+// connectOnly lists the protocols that vipd can only check by connecting (type tcp).
 func connectOnly() []string {
 	return []string{"http_proxy", "imaps", "ldap", "ldaps", "mysql", "oracle", "pgsql", "pops", "radius", "sip"}
 }

@@ -47,7 +47,7 @@ func (l *ldirectord) checks(s *service, v *virtual) {
 	}
 }
 
-// external writes a check that runs the program of a directive.
+// external writes a check that runs the program named in a directive.
 func (l *ldirectord) external(s *service, v *virtual, line int) {
 	program := directive{"checkcommand", "/bin/true", line}
 	if own, given := l.find(v, "checkcommand"); given {
@@ -131,7 +131,7 @@ func (l *ldirectord) expect(s *service, receive directive) {
 	}
 }
 
-// dns writes a DNS check that looks up the address of a name, or the name of an address.
+// dns writes a DNS check that looks up a name's address, or an address's name.
 func (l *ldirectord) dns(s *service, service, request, receive directive) {
 	s.check(service.line, "type", "dns")
 	query := cmp.Or(request.value, ".")
@@ -148,7 +148,8 @@ func (l *ldirectord) dns(s *service, service, request, receive directive) {
 	}
 }
 
-// common writes the fields that all kinds of checks share: the port, the times and the counts.
+// common writes the fields that all kinds of checks share: the port, the intervals, the timeout and
+// the counts.
 func (l *ldirectord) common(s *service, v *virtual, negotiates bool) {
 	if port, given := l.find(v, "checkport"); given {
 		if n, err := parsePort(port.value); err == nil {

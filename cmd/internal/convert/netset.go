@@ -8,7 +8,7 @@ import (
 // netset is a set of addresses: sorted ranges that neither overlap nor touch. IPv4 precedes IPv6.
 type netset []addrRange
 
-// addrRange represents the addresses from first to last, which have the same family.
+// addrRange is the range of addresses from first to last, which are of the same family.
 type addrRange struct{ first, last netip.Addr }
 
 // everyone returns all addresses of both families.
@@ -16,7 +16,7 @@ func everyone() netset {
 	return newNetset(netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0))
 }
 
-// newNetset returns the addresses in any of the networks.
+// newNetset returns the set of all addresses in the networks.
 func newNetset(networks ...netip.Prefix) netset {
 	ranges := make([]addrRange, len(networks))
 	for i, p := range networks {

@@ -11,7 +11,7 @@ import (
 
 // TestNetsetOperations computes unions, differences and complements of random networks. The test
 // checks the first and last address of each network, and the addresses next to them. A result must
-// contain an address exactly if the set operation requires it.
+// contain an address if, and only if, the set operation requires it.
 func TestNetsetOperations(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -43,7 +43,7 @@ func TestNetsetOperations(t *testing.T) {
 	}
 }
 
-// TestNetsetNetworks formats sets as networks. Each list must be as short as possible.
+// TestNetsetNetworks converts sets to lists of networks. Each list must be as short as possible.
 func TestNetsetNetworks(t *testing.T) {
 	for _, c := range []struct{ set, want string }{
 		{"10.0.0.0/9 10.128.0.0/9", "[10.0.0.0/8]"},

@@ -112,7 +112,8 @@ type nginxServer struct {
 	block  *statement
 	groups []bindGroup[nginxTraits]
 	pass   *statement
-	// shared is the line of another server with the same address and port, or 0 if there is none.
+	// shared is the line of another server block with the same address and port, or 0 if there is
+	// none.
 	shared int
 }
 
@@ -161,14 +162,15 @@ func (n *nginx) serve(server *nginxServer, outer *statement) {
 	}
 }
 
-// target returns the name of the service for a proxy_pass line, and the upstream of that name.
+// target returns the name to give the service for a proxy_pass line, and the upstream that the line
+// refers to.
 func (n *nginx) target(pass *statement) (string, *statement) {
 	name := pass.word(1)
 	n.used[name] = true
 	if upstream := n.upstreams[name]; upstream != nil {
 		return name, upstream
 	}
-	place := strings.TrimSuffix(name, ":$server_port") // an endpoint without a port has the port of the service
+	place := strings.TrimSuffix(name, ":$server_port") // an endpoint without a port has the service's port
 	if strings.Contains(place, "$") {
 		return "server", &statement{line: pass.line}
 	}
@@ -223,8 +225,8 @@ func (n *nginx) refuse(s *service, server *nginxServer, g bindGroup[nginxTraits]
 	}
 }
 
-// access returns the rules about clients. A server without rules inherits the rules of the
-// enclosing block.
+// access returns the client rules. A server without rules inherits the rules of the enclosing
+// block.
 func (n *nginx) access(block, outer *statement) (rules []accessRule) {
 	isRule := func(one *statement) bool { return one.is("allow") || one.is("deny") }
 	lines := block.children
@@ -273,7 +275,7 @@ func (n *nginx) listen(one *statement) ([]listener, nginxTraits, error) {
 	return listeners, traits, err
 }
 
-// harmlessListen lists options of listen that have no effect in vipd.
+// harmlessListen lists options of a listen line that need no equivalent in vipd.
 const harmlessListen = "reuseport backlog ipv6only so_keepalive bind default_server rcvbuf sndbuf fastopen deferred accept_filter multipath"
 
 func (n *nginx) upstream(s *service, block *statement) {
@@ -325,7 +327,7 @@ func option(words []string, name string) string {
 	return ""
 }
 
-// endpointOf adds the endpoint of a server line of an upstream, and reports whether it has an
+// endpointOf adds the endpoint for a server line in an upstream, and reports whether it has an
 // address.
 func (n *nginx) endpointOf(s *service, one *statement) bool {
 	host, portText := splitPort(one.word(1))
@@ -359,7 +361,7 @@ func (n *nginx) endpointOf(s *service, one *statement) bool {
 	return true
 }
 
-// setting converts a line of a server or stream block that no other function converts.
+// setting converts a line in a server or stream block that no other function converts.
 func (n *nginx) setting(s *service, one *statement) {
 	switch name, value := one.word(0), one.word(1); name {
 	case "proxy_timeout":

@@ -57,8 +57,8 @@ func splitPort(text string) (host, port string) {
 	return text[:i], text[i+1:]
 }
 
-// parseSpan parses a time with units, such as 10s, 1m30s, 500ms or 1d. A number without a unit is
-// multiplied by unit.
+// parseSpan parses a duration with units, such as 10s, 1m30s, 500ms or 1d. A number without a unit
+// is multiplied by unit.
 func parseSpan(text string, unit time.Duration) (time.Duration, error) {
 	const day, longest = 24 * time.Hour, 100 * 365 * 24 * time.Hour
 	days, rest, hasDays := strings.Cut(text, "d")
@@ -121,8 +121,8 @@ func (d *draft) listening(line int, host string, v4, v6 bool) ([]netip.Addr, err
 	return []netip.Addr{addr}, nil
 }
 
-// listeners returns a copy of the given listener for each address of host and each port of the
-// range. word is the first word of the line, for errors.
+// listeners returns a copy of the listener one for each address of host and each port in the range
+// ports. word is the first word on the line, for errors.
 func (d *draft) listeners(one listener, host, ports, word string, v4, v6 bool) ([]listener, error) {
 	first, last, err := d.portRange(one.line, ports, word+" ADDRESS:PORT")
 	if err != nil {
@@ -141,7 +141,8 @@ func (d *draft) listeners(one listener, host, ports, word string, v4, v6 bool) (
 	return out, nil
 }
 
-// span parses a time like parseSpan. If the text is not a time, it adds a note and returns false.
+// span parses a duration like parseSpan. If the text is not a duration, it adds a note and returns
+// false.
 func (d *draft) span(line int, text string, unit time.Duration) (span, bool) {
 	t, err := parseSpan(text, unit)
 	if err != nil {
@@ -150,7 +151,7 @@ func (d *draft) span(line int, text string, unit time.Duration) (span, bool) {
 	return span{time: t, line: line}, err == nil
 }
 
-// host parses the address of an endpoint. If the text is not an address, it adds a note and returns
+// host parses an endpoint's address. If the text is not an address, it adds a note and returns
 // false.
 func (d *draft) host(line int, text string) (netip.Addr, bool) {
 	if text == "localhost" {

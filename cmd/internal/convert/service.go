@@ -4,7 +4,7 @@ import (
 	"slices"
 )
 
-// service is a service in a draft. Each part records the line from which it comes.
+// service is a service in a draft. Each part records its line in the origin.
 type service struct {
 	name                   string
 	line                   int
@@ -12,17 +12,17 @@ type service struct {
 	settings               []setting
 	// health are the fields of the health table.
 	health []setting
-	// clients holds the addresses that may connect. If nil, all clients may.
+	// clients holds the addresses that may connect. If nil, all clients may connect.
 	clients netset
 	// reasons lists the reasons why the service is disabled. If empty, the service is enabled.
 	reasons []Note
 }
 
-// listElement is an element of a list.
+// listElement is an element in one of a service's lists.
 type listElement struct {
 	value any
 	line  int
-	// port is the port of an endpoint. If 0, the endpoint has the service's port.
+	// port is an endpoint's port. If 0, the endpoint has the service's port.
 	port uint16
 }
 
@@ -53,7 +53,7 @@ func put(all []setting, one setting) []setting {
 	return append(all, one)
 }
 
-// originDefault is the comment on a field that has the default value of the origin.
+// originDefault is the comment on a field that has the origin's default value.
 const originDefault = "the original program's default"
 
 // defaulted adds a field with the origin's default, unless the field is already set.
@@ -72,7 +72,7 @@ func find(all []setting, name string) *setting {
 	return nil
 }
 
-// endpoint adds an endpoint, and returns its fields, to which the caller may add more.
+// endpoint adds an endpoint and returns its fields. The caller may add fields.
 func (s *service) endpoint(line int, address string, port uint16) map[string]any {
 	fields := map[string]any{"address": address}
 	s.endpoints = append(s.endpoints, listElement{value: fields, port: port, line: line})

@@ -13,12 +13,12 @@ type shellKind int
 
 const (
 	shellNothing shellKind = iota // empty, a comment or a definition
-	shellCommand                  // a command of ipvsadm
+	shellCommand                  // an ipvsadm command
 	shellOther                    // another command
 	shellHidden                   // runs ipvsadm in a loop, a condition or a list of commands
 )
 
-// read returns the kind of a line. For an ipvsadm command, it also returns the words without the
+// read returns the kind of a line. For an ipvsadm command, it also returns the words after the
 // program's name.
 func (s shell) read(text string) ([]string, shellKind) {
 	text = strings.TrimSpace(text)
@@ -58,8 +58,8 @@ func (s shell) read(text string) ([]string, shellKind) {
 	return words, shellCommand
 }
 
-// blockDepth is the key under which a shell counts open loops and conditions. No variable can have
-// this name.
+// blockDepth is the map key for the number of open loops and conditions. No variable can have this
+// name.
 const blockDepth = "{"
 
 // inBlock reports whether a line runs ipvsadm in a loop or a condition.

@@ -2,15 +2,15 @@ package convert
 
 import "time"
 
-// ramp is the slow start of a server in the origin. text is "" if the server has none.
+// ramp is a server's slow start in the origin. text is "" if the server has none.
 type ramp struct {
 	line int
 	text string
 	unit time.Duration
 }
 
-// slowStart sets slow_start to the longest time of all servers. It adds a note for each server with
-// another time.
+// slowStart sets slow_start to the longest duration of all servers. It adds a note for each server
+// with a shorter duration.
 func (d *draft) slowStart(s *service, ramps []ramp) {
 	spans := make([]span, len(ramps))
 	longest := span{}

@@ -34,7 +34,6 @@ func (d *draft) newGroup(line int, word string) *vrrpGroup {
 	return g
 }
 
-// liveGroups counts the groups that are not disabled.
 func (d *draft) liveGroups() (n int) {
 	for _, g := range d.groups {
 		if len(g.reasons) == 0 {
@@ -81,8 +80,8 @@ func (d *draft) disableUnowned() {
 	}
 }
 
-// refusedGroup returns the reason why vipd would refuse a group, given the earlier groups that it
-// accepts. It returns "" if vipd accepts the group.
+// refusedGroup returns the reason why vipd would refuse a group in addition to the earlier groups.
+// It returns "" if vipd accepts the group.
 func (d *draft) refusedGroup(g *vrrpGroup) string {
 	w := &writer{draft: d}
 	w.WriteString("[ownership]\nenabled = true\n")

@@ -8,7 +8,7 @@ import (
 	"vipd/cmd/internal/tomltext"
 )
 
-// writer writes a draft as a configuration of vipd.
+// writer writes a draft as a vipd configuration.
 type writer struct {
 	*draft
 	strings.Builder
@@ -16,7 +16,7 @@ type writer struct {
 
 func (w *writer) printf(format string, args ...any) { fmt.Fprintf(w, format, args...) }
 
-// text returns the draft as a configuration of vipd.
+// text returns the draft as a vipd configuration.
 func (d *draft) text() string {
 	w := &writer{draft: d}
 	w.printf("# Converted from %s, a configuration of %s. The comment after each setting gives its line number.\n", plain(d.file), d.format)
@@ -49,8 +49,8 @@ func (w *writer) note(n Note) {
 	w.printf("# %s:%d: %s\n#   %s\n", plain(w.file), n.Line, n.Text, n.Nearest)
 }
 
-// block writes a service and the line of its source. Each line of a disabled service begins with
-// "#", without a space.
+// block writes a service, and the line that it comes from. Each line of a disabled service begins
+// with "#", without a space.
 func (w *writer) block(s *service) {
 	w.printf("\n#%s\n", strings.TrimPrefix(w.comment(s.line), " #"))
 	if len(s.reasons) == 0 {

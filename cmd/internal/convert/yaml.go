@@ -17,8 +17,8 @@ type yamlNode struct {
 	offset int
 }
 
-// documents parses the documents of a text. If a document can't be parsed, it adds a note and
-// continues with the next.
+// documents parses the YAML documents in the text. If a document can't be parsed, it adds a note
+// and continues with the next.
 func (d *draft) documents() []yamlNode {
 	var out []yamlNode
 	start := 0
@@ -121,7 +121,7 @@ func (n yamlNode) keys() []yamlNode {
 	return out
 }
 
-// text returns the text of a scalar, or "" for a node that is missing, null or not a scalar.
+// text returns a scalar's text, or "" for a node that is missing, null or not a scalar.
 func (n yamlNode) text() string {
 	if node := n.target(); node != nil && node.Kind == yaml.ScalarNode && node.Tag != "!!null" {
 		return node.Value
@@ -129,7 +129,7 @@ func (n yamlNode) text() string {
 	return ""
 }
 
-// line returns the line of a node, or 0 if the node is missing.
+// line returns the node's line, or 0 if the node is missing.
 func (n yamlNode) line() int {
 	if n.node == nil {
 		return 0
