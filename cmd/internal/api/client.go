@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	// patience is the maximum time without data while the daemon answers from its current state.
+	// patience limits the pauses in an answer that the daemon gives from its current state.
 	patience = 10 * time.Second
-	// workPatience is the maximum time without data while the daemon changes its state, or compares
-	// it with the kernel's state. A change reads files and waits up to 5 s for the result.
+	// workPatience limits the pauses while the daemon changes its state, or compares it with the
+	// kernel's state. A change reads files and waits up to 5 s for the result.
 	workPatience = 60 * time.Second
 )
 
-// Client is a client of a daemon at its Unix socket. A read fails if no part of the answer arrives
-// for 10 seconds, and a change fails after 60 seconds. Health checks, whose timeout the service
-// defines, and followed answers end only with their contexts.
+// Client is a client of the daemon at a Unix socket. A request fails if no part of the answer
+// arrives within 10 seconds, or within 60 seconds for a change. Health checks, whose timeout the
+// service defines, and followed answers last until their contexts are done.
 type Client struct {
 	// Absent returns the reason why the socket is missing, with the remedy, or "" if the reason is
 	// unknown. It may be nil.
@@ -49,7 +49,6 @@ func NewClient(socket string) *Client {
 	return &Client{socket: socket, http: &http.Client{Transport: over(socket)}, patience: patience, work: workPatience}
 }
 
-// over returns a transport over a Unix socket.
 func over(socket string) *http.Transport {
 	return &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
@@ -79,8 +78,8 @@ func (c *Client) Frontends(ctx context.Context) (f []Frontend, err error) {
 	return f, c.call(ctx, http.MethodGet, "/v1/frontends", nil, &f)
 }
 
-// Explain requests the path of a connection from client to a frontend. The port of client may be 0.
-// If live is true, the daemon also opens a connection.
+// Explain requests an explanation of the path of a connection from client to the frontend to. The
+// port of client may be 0. If live is true, the daemon also opens a connection.
 func (c *Client) Explain(ctx context.Context, client netip.AddrPort, to balancer.Key, live bool) (e Explanation, err error) {
 	q := url.Values{"client": {placeText(client)}, "to": {to.String()}}
 	if live {
@@ -103,12 +102,12 @@ func (c *Client) Reload(ctx context.Context, by string, flags ...ReloadFlag) (r 
 	return r, c.call(ctx, http.MethodPost, "/v1/reload?"+q.Encode(), nil, &r)
 }
 
-// Overrides requests the overrides of operators.
+// Overrides requests the manual overrides.
 func (c *Client) Overrides(ctx context.Context) (r OverrideResult, err error) {
 	return r, c.call(ctx, http.MethodGet, "/v1/overrides", nil, &r)
 }
 
-// Override changes the overrides of endpoints.
+// Override changes endpoints' overrides.
 func (c *Client) Override(ctx context.Context, q OverrideRequest) (r OverrideResult, err error) {
 	return r, c.call(ctx, http.MethodPost, "/v1/overrides", q, &r)
 }
@@ -134,7 +133,7 @@ type EventsQuery struct {
 }
 
 // Events requests events, and calls the function each once per page. It returns after the last
-// page, or earlier if the function returns an error or ctx ends.
+// page, or earlier if the function returns an error or ctx is done.
 func (c *Client) Events(ctx context.Context, q EventsQuery, each func(EventPage) error) error {
 	values := url.Values{"since": {strconv.FormatUint(q.Since, 10)}, "service": {q.Service}, "kind": {q.Kind}}
 	if q.Follow {
@@ -151,14 +150,14 @@ func (c *Client) Events(ctx context.Context, q EventsQuery, each func(EventPage)
 
 // Watch requests services, endpoints, frontends or the status, and receives the answer again after
 // each change. It calls the function each once per answer, until the function returns an error or
-// ctx ends.
+// ctx is done.
 func (c *Client) Watch(ctx context.Context, what string, each func(json.RawMessage) error) error {
 	return follow(ctx, c, nil, "following "+what, "/v1/"+what+"?watch=1", each)
 }
 
 // follow calls the function each once per part of an answer. It returns when the answer ends, the
-// function returns an error, or ctx ends. If s is nil, the answer is endless: if it ends, follow
-// returns an error, because vipd has stopped or restarts.
+// function returns an error, or ctx is done. If s is nil, the answer should be endless. follow then
+// returns an error at its end, because vipd has stopped or is restarting.
 func follow[T any](ctx context.Context, c *Client, s *silence, doing, path string, each func(T) error) error {
 	response, err := c.send(ctx, http.MethodGet, path, nil)
 	if err != nil {
@@ -290,7 +289,8 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	return fmt.Errorf("querying vipd at %s: %v; vipd might be restarting: try again, or set --socket to its socket", c.socket, err)
 }
 
-// permit returns the remedy for a user without permission. Users should not join the group root.
+// permit returns the remedy for a user without permission. It never recommends joining the group
+// root.
 func permit(socket string) string {
 	if group := groupOf(socket); group != "" {
 		return "use sudo, or join the socket's group " + group + " and log in again"
@@ -310,8 +310,8 @@ type silence struct {
 	body     io.Reader
 }
 
-// bound returns a context that ends when the daemon sends nothing for the duration patience. The
-// caller must call end on the returned silence.
+// bound returns a context that is canceled when the daemon sends nothing for the duration patience.
+// The caller must call the end method of the returned silence.
 func (c *Client) bound(ctx context.Context, patience time.Duration) (context.Context, *silence) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(patience, func() {
@@ -337,7 +337,6 @@ func (s *silence) Read(p []byte) (int, error) {
 	return s.body.Read(p)
 }
 
-// end stops the timer and cancels the context.
 func (s *silence) end() {
 	s.timer.Stop()
 	s.cancel(nil)

@@ -16,7 +16,7 @@ import (
 )
 
 // served starts an HTTP server that calls answer for each request, in place of a daemon. It returns
-// a client of this server. patience is the client's limit for silence.
+// a client of this server. patience is how long the client waits for data.
 func served(t *testing.T, patience time.Duration, answer http.HandlerFunc) *Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "d.sock")
@@ -65,11 +65,12 @@ func TestSilentDaemon(t *testing.T) {
 	}
 }
 
-// TestSlowDaemon makes the daemon answer slowly. Each pause within an answer must have its own
-// limit. Changes must have a longer limit, and checks and followed answers must have no limit.
+// TestSlowDaemon makes the daemon answer slowly. The limit must apply to each pause within an
+// answer, instead of to the whole answer. It must be longer for changes, and must not apply to
+// checks and followed answers.
 func TestSlowDaemon(t *testing.T) {
 	t.Parallel()
-	const parts, pause = 4, 1500 * time.Millisecond // 6 s in total; each pause is 3.5 s below the limit
+	const parts, pause = 4, 1500 * time.Millisecond // 6 s in total; each pause is 3.5 s shorter than the limit
 	text := `{"version":      "v1"}`
 	c := served(t, 5*time.Second, func(w http.ResponseWriter, _ *http.Request) {
 		for i := range parts {
@@ -117,8 +118,8 @@ func TestInterruptedQuestion(t *testing.T) {
 	}
 }
 
-// TestAbsentSocket connects to a missing socket. The error must contain the reason that the
-// client's function Absent returns, or advice if the reason is unknown.
+// TestAbsentSocket connects to a missing socket. The error must contain the reason that
+// Client.Absent returns, or advice if the reason is unknown.
 func TestAbsentSocket(t *testing.T) {
 	c := NewClient(filepath.Join(t.TempDir(), "d.sock"))
 	for _, known := range []string{"", "vipd runs (pid 7)"} {
@@ -133,8 +134,8 @@ func TestAbsentSocket(t *testing.T) {
 	}
 }
 
-// TestEveryFailureHasAWayOut explains many errors of the kernel and of Go. Each message must name
-// the socket and a remedy, and must not contain a URL.
+// TestEveryFailureHasAWayOut explains many errors from the kernel and from Go. Each message must
+// name the socket and a remedy, and must not contain a URL.
 func TestEveryFailureHasAWayOut(t *testing.T) {
 	c := NewClient(filepath.Join(t.TempDir(), "d.sock"))
 	failures := []error{io.EOF, io.ErrUnexpectedEOF}

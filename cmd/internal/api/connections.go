@@ -63,7 +63,7 @@ type ConnectionEvent struct {
 }
 
 // These are the values of ConnectionEvent.Event. Following is the first event. Missed means that
-// some connections that started or ended were not reported.
+// the starts or ends of some connections were not reported.
 const (
 	Following = "following"
 	Began     = "begin"
@@ -71,13 +71,13 @@ const (
 	Missed    = "missed"
 )
 
-// Killed is the result of Kill, the number of ended connections.
+// Killed is the result of Kill: the number of connections that it ended.
 type Killed struct {
 	Connections int `json:"connections"`
 }
 
 // FollowConnections requests events about connections that match q. It calls the function each when
-// such a connection starts or ends, until the function returns an error or ctx ends.
+// such a connection starts or ends, until the function returns an error or ctx is done.
 func (c *Client) FollowConnections(ctx context.Context, q dataplane.ConnectionQuery, each func(ConnectionEvent) error) error {
 	values := connectionValues(q)
 	values.Set("follow", "1")
@@ -104,7 +104,7 @@ func connectionValues(q dataplane.ConnectionQuery) url.Values {
 	return values
 }
 
-// ParseConnectionQuery parses the filter of a request for connections.
+// ParseConnectionQuery parses the filter in a request for connections.
 func ParseConnectionQuery(from url.Values) (q dataplane.ConnectionQuery, err error) {
 	q.Service, q.State = balancer.Name(from.Get("service")), from.Get("state")
 	for name, at := range map[string]*netip.AddrPort{"client": &q.Client, "endpoint": &q.Backend} {

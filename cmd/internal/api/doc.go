@@ -1,6 +1,6 @@
 // Package api defines the protocol between vipctl and vipd: the types of HTTP requests and JSON
-// bodies on the daemon's Unix socket, and a client. The daemon serves this protocol. Every verb of
-// vipctl that needs a running daemon uses Client.
+// bodies on the daemon's Unix socket, and a client. The daemon serves this protocol. Every vipctl
+// verb that needs a running daemon uses Client.
 //
 //	GET    /v1/status
 //	GET    /v1/services  /v1/endpoints  /v1/frontends      with ?watch=1: a line of JSON for each state

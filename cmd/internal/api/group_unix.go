@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// groupOf returns the group of a file. It returns "" if the group is root, has no name, or can't be
-// read.
+// groupOf returns the name of a file's group. It returns "" if the group is root, has no name, or
+// can't be read.
 func groupOf(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {

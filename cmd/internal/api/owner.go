@@ -22,7 +22,7 @@ const (
 	HandoverSocket = "handover.sock"
 )
 
-// OwnedVIP is a VIP with hold = "one" in a report.
+// OwnedVIP describes a VIP with hold = "one" in an OwnerReport.
 type OwnedVIP struct {
 	Prefer  []string      `json:"prefer,omitempty"`
 	Preempt time.Duration `json:"preempt,omitempty"`
@@ -35,7 +35,7 @@ type OwnedVIP struct {
 	KeepsSource bool `json:"keeps_source,omitempty"`
 }
 
-// OwnerReport is the report that vipd sends to the owner each second: POST /vips.
+// OwnerReport is the report that vipd sends to vipd owner each second: POST /vips.
 type OwnerReport struct {
 	VIPs map[netip.Addr]OwnedVIP `json:"vips"`
 	// Grace is the maximum time without a report before vipd counts as failed.
@@ -54,15 +54,15 @@ func (r *OwnerReport) Groups() map[netip.Addr]string {
 	return groups
 }
 
-// OwnerStatus is the owner's state: GET /status, and the answer to POST /vips.
+// OwnerStatus is the state of vipd owner: GET /status, and the answer to POST /vips.
 type OwnerStatus struct {
 	Node    string `json:"node"`
 	Session string `json:"session,omitempty"`
-	// Gate is open, opening, closing or closed. Left is the remaining time of the session's
-	// confirmation, in seconds.
+	// Gate is open, opening, closing or closed. Left is how long the session's confirmation remains
+	// valid, in seconds.
 	Gate string  `json:"gate"`
 	Left float64 `json:"left"`
-	// Etcd is the error of the connection to etcd, or "".
+	// Etcd is the reason why etcd is unreachable, or "".
 	Etcd string `json:"etcd,omitempty"`
 	// EtcdAway is the duration of etcd's outage so far, in seconds.
 	EtcdAway float64 `json:"etcd_away,omitempty"`
@@ -71,33 +71,33 @@ type OwnerStatus struct {
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
 	// VRRP is the state of the groups, or nil if etcd decides.
 	VRRP *vrrp.Status `json:"vrrp,omitempty"`
-	// RouterIDs lists the IDs of other VRRP routers on the LANs of this host, except the IDs of its
-	// groups.
+	// RouterIDs lists the IDs of other VRRP routers on this host's LANs, except its own groups'
+	// IDs.
 	RouterIDs []int `json:"router_ids,omitempty"`
-	// Bound lists the VIPs on this host.
+	// Bound lists the VIPs that are on this host.
 	Bound []netip.Addr `json:"bound,omitempty"`
 	// Unowned lists VIPs that no live host owns.
 	Unowned []netip.Addr `json:"unowned,omitempty"`
-	// Waiting contains the silent hosts whose VIPs stay without an owner, because too few members
-	// of their juries are live. It maps each of these hosts to the silent members of its jury,
-	// including the host itself.
+	// Waiting lists the silent hosts whose VIPs stay without an owner, because too few members of
+	// their juries (the hosts that judge whether they are alive) respond. It maps each of these
+	// hosts to the silent members of its jury. A host belongs to its own jury.
 	Waiting map[string][]string `json:"waiting,omitempty"`
 	// Peers lists the other hosts, once for each network on which their heartbeats are expected.
 	Peers []OwnerPeer `json:"peers,omitempty"`
-	// Unplaced lists VIPs that are not in a network of this host's devices.
+	// Unplaced lists VIPs that are not in any network of this host's devices.
 	Unplaced []netip.Addr `json:"unplaced,omitempty"`
-	// Rivals lists other hosts that claimed VIPs of this host. Announced is the number of
-	// announcements.
+	// Rivals lists other hosts that claimed this host's VIPs. Announced is the number of
+	// announcements that this host sent.
 	Rivals    []OwnerRival `json:"rivals,omitempty"`
 	Announced uint64       `json:"announced"`
-	// Took, Gave and GateClosed count events by reason. Foreign counts datagrams with another key.
-	// Late is the longest delay of a refresh, in seconds.
+	// Took, Gave and GateClosed count events by reason. Foreign counts datagrams with a different
+	// key. Late is the longest delay in refreshing the gate, in seconds.
 	Took       map[string]int `json:"took,omitempty"`
 	Gave       map[string]int `json:"gave,omitempty"`
 	GateClosed map[string]int `json:"gate_closed,omitempty"`
-	// ConfirmedFor counts the remaining times of the session's confirmation, sampled every 10 ms.
-	// TakenAfter counts the times for which VIPs of other hosts had no owner before this host
-	// became their owner. Both are in seconds.
+	// ConfirmedFor is a histogram of how long the session's confirmation remained valid, sampled
+	// every 10 ms. TakenAfter is a histogram of how long VIPs had no owner before this host took
+	// them over. Both are in seconds.
 	ConfirmedFor Histogram `json:"confirmed_for"`
 	TakenAfter   Histogram `json:"taken_after"`
 
@@ -105,19 +105,18 @@ type OwnerStatus struct {
 	Late    float64 `json:"late"`
 	// Hindered lists the reasons why vipd owner may be late.
 	Hindered []string `json:"hindered,omitempty"`
-	// VIPs holds the VIPs of vipd's last report. It is only set in the answer to GET /status.
+	// VIPs holds the VIPs in vipd's latest report. It is only set in the answer to GET /status.
 	VIPs map[netip.Addr]OwnedVIP `json:"vips,omitempty"`
 	// Problems lists the reasons why this host can't own VIPs.
 	Problems []string `json:"problems,omitempty"`
-	// Events lists the last events, with increasing numbers.
+	// Events lists the latest events, with increasing numbers.
 	Events []OwnerEvent `json:"events,omitempty"`
 }
 
 // OwnerPeer is another host on a network.
 type OwnerPeer struct {
 	Node string `json:"node"`
-	// Network is the network of a device that may have VIPs, or this host's address on the path to
-	// etcd.
+	// Network is the network of a device for VIPs, or this host's address on the path to etcd.
 	Network string `json:"network"`
 	// Addresses lists the host's addresses on that network.
 	Addresses []netip.Addr `json:"addresses"`
@@ -136,8 +135,8 @@ type Histogram struct {
 
 const buckets = 21
 
-// HistogramBounds returns the bounds of all histograms of vipd owner, in seconds. The bounds are
-// closest around the times that result from ownership.detect.
+// HistogramBounds returns the bounds of every histogram in OwnerStatus, in seconds. The bounds are
+// closest together in the range of values that ownership.detect leads to.
 func HistogramBounds() [buckets]float64 {
 	return [...]float64{0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.5, 2, 4, 8, 16}
 }
@@ -153,18 +152,18 @@ func (h *Histogram) Observe(seconds float64) {
 	h.Sum += seconds
 }
 
-// OwnerRival is another host that claims a VIP of this host.
+// OwnerRival is another host that claims one of this host's VIPs.
 type OwnerRival struct {
 	VIP netip.Addr `json:"vip"`
 	MAC string     `json:"mac"`
-	// Node is the node of the fleet that has the MAC, or "".
+	// Node is the fleet's node that has the MAC address, or "".
 	Node string `json:"node,omitempty"`
 	// Count is the number of claims, at most one a second. Last is the time of the last claim.
 	Count int       `json:"count"`
 	Last  time.Time `json:"last"`
 }
 
-// OwnerEvent is an action of the owner.
+// OwnerEvent is an action that vipd owner took.
 type OwnerEvent struct {
 	Number int       `json:"number"`
 	Time   time.Time `json:"time"`
@@ -196,8 +195,8 @@ func (c *OwnerClient) Report(ctx context.Context, report OwnerReport) (*OwnerSta
 	return c.ask(ctx, http.MethodPost, "/vips", text)
 }
 
-// Move passes the group of a VIP to another host, if VRRP decides. It returns before the other host
-// owns the VIP.
+// Move passes a VIP's group to another host, if VRRP decides who owns the VIP. It returns before
+// the other host owns the VIP.
 func (c *OwnerClient) Move(ctx context.Context, vip netip.Addr) error {
 	_, err := c.ask(ctx, http.MethodPost, "/vips/"+vip.String()+"/move", nil)
 	return err
@@ -219,7 +218,7 @@ func (c *OwnerClient) ask(ctx context.Context, method, path string, body []byte)
 		return nil, errors.Unwrap(err) // omit the URL, which means nothing to users
 	}
 	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body) // an unread body would close the connection, which the owner treats as the end of vipd
+	text, err := io.ReadAll(answer.Body) // an unread body would close the connection, and vipd owner would assume that vipd has exited
 	if err != nil {
 		return nil, err
 	}

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Pending is a change that is in use, and that reverts unless it is confirmed.
+// Pending is a change that is in effect, and that is reverted unless it is confirmed.
 type Pending struct {
-	// Place is the file that the change would replace, or its key in etcd.
+	// Place is the file that the change would replace, or the change's key in etcd.
 	Place string `json:"place"`
 	// InEtcd reports whether Place is a key in etcd.
 	InEtcd bool   `json:"in_etcd,omitempty"`
 	By     string `json:"by,omitempty"`
-	// Since is the time of the change. Until is the time when the change reverts.
+	// Since is the time of the change. Until is the time when the change is reverted.
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"`
 	// On lists the nodes to which a change in etcd applies. If empty, it applies to all nodes.
@@ -25,16 +25,16 @@ type Pending struct {
 type PendingText struct {
 	Pending
 	Text string `json:"text"`
-	// Former is the SHA-256 sum of the text that Text replaces.
+	// Former is the SHA-256 checksum of the text that Text replaces.
 	Former string `json:"former"`
 }
 
 // PendingRequest starts a pending change to the daemon's configuration file.
 type PendingRequest struct {
-	// Name is the file name that problems of Text mention.
+	// Name is the file name to mention in problems with Text.
 	Name string `json:"name"`
 	Text string `json:"text"`
-	// Within is the time after which the change reverts unless it is confirmed.
+	// Within is how long the change stays in effect unless it is confirmed.
 	Within time.Duration `json:"within_ns"`
 	By     string        `json:"by,omitempty"`
 }

@@ -14,7 +14,7 @@ import (
 type Service struct {
 	Name   balancer.Name   `json:"name"`
 	Origin balancer.Origin `json:"origin"`
-	// Definition holds the fields that differ from their defaults, by their TOML names.
+	// Definition holds the fields that differ from their defaults, by TOML name.
 	Definition map[string]any `json:"definition"`
 	// Check holds the rules of the service's only or first health check. It is nil if there is
 	// none.
@@ -29,21 +29,21 @@ type Service struct {
 	Endpoints []Endpoint `json:"endpoints"`
 	// Lookups lists the lookups of the service's endpoints.
 	Lookups []Lookup `json:"lookups,omitempty"`
-	// Frontends lists the keys that this service holds, with their state.
+	// Frontends lists the frontends whose keys this service holds.
 	Frontends []Frontend         `json:"frontends"`
 	Problems  []balancer.Problem `json:"problems"`
 	// Refused reports whether no definition of the service was ever accepted. Problems contains the
-	// reason. Such a service has only a name.
+	// reason. A refused service has only a name.
 	Refused bool `json:"refused,omitempty"`
 }
 
-// Lookup is a lookup of endpoints.
+// Lookup is a lookup of a service's endpoints.
 type Lookup struct {
 	Kind balancer.LookupKind `json:"kind"`
 	// Name is a DNS name, or a program and its arguments.
 	Name string `json:"name"`
-	// Endpoints is the number of endpoints in use, from the last good answer and from earlier
-	// answers. Failure is the reason why the last attempt failed.
+	// Endpoints is the number of endpoints in use, from the last successful lookup and from earlier
+	// lookups. Failure is the reason why the latest lookup failed.
 	Endpoints int    `json:"endpoints"`
 	Failure   string `json:"failure,omitempty"`
 }
@@ -103,8 +103,8 @@ type Port struct {
 	Protocol   balancer.Protocol  `json:"protocol"`
 	TargetPort balancer.PortRange `json:"target_port"`
 	NodePort   uint16             `json:"node_port,omitempty"`
-	// Up is the number of endpoints that get new connections at this port. Of is the number of all
-	// endpoints.
+	// Up is the number of endpoints that get new connections at this port. Of is the total number
+	// of endpoints.
 	Up int `json:"up"`
 	Of int `json:"of"`
 	// Connections, In and Out count since the daemon started. In and Out are omitted if they are 0,
@@ -122,7 +122,7 @@ type Endpoint struct {
 	// TargetPorts is 0.
 	Address     string             `json:"address"`
 	TargetPorts balancer.PortRange `json:"target_ports,omitzero"`
-	// Name is the DNS name of the endpoint, if a lookup found the address.
+	// Name is the endpoint's DNS name, if a lookup found the address.
 	Name string `json:"name,omitempty"`
 	Port string `json:"port,omitempty"`
 	Node string `json:"node,omitempty"`
@@ -130,7 +130,8 @@ type Endpoint struct {
 	// Configured is the defined weight. Weight is the effective weight.
 	Configured int `json:"configured_weight"`
 	Weight     int `json:"weight"`
-	// State is active if the endpoint gets new connections. Otherwise it is the reason why not.
+	// State is active if the endpoint gets new connections. Otherwise it is the reason why it gets
+	// none.
 	State  balancer.BackendState `json:"state"`
 	Backup bool                  `json:"backup,omitempty"`
 	// Override is the manual override.
@@ -142,14 +143,14 @@ type Endpoint struct {
 	// Unchecked is the reason why this node does not check the endpoint although the service has a
 	// health check, or "".
 	Unchecked string `json:"unchecked,omitempty"`
-	// Agent is the last answer of the endpoint's agent, or nil.
+	// Agent is the latest answer from the endpoint's agent, or nil.
 	Agent *balancer.AgentAnswer `json:"agent,omitempty"`
 	// Ramp is the percentage of the weight during a slow start, or 0.
 	Ramp int `json:"ramp_percent,omitempty"`
-	// Ejection is set while the endpoint gets no new connections because connects to it have
-	// failed.
+	// Ejection is set while the endpoint gets no new connections because connection attempts to it
+	// have failed.
 	Ejection *balancer.Ejection `json:"ejection,omitempty"`
-	// Until is the time when the endpoint's remaining connections are ended.
+	// Until is the time when vipd ends the endpoint's remaining connections.
 	Until time.Time `json:"until,omitzero"`
 	// Cut reports whether the endpoint's connections were ended when its checks failed.
 	Cut bool `json:"cut,omitempty"`
@@ -157,14 +158,14 @@ type Endpoint struct {
 	Active      uint64 `json:"active"`
 	Connections uint64 `json:"connections"`
 	// Unanswered counts the new TCP and SCTP connections since the daemon started that the endpoint
-	// did not answer. In userspace mode, it counts failed connects.
+	// did not answer. In userspace mode, it counts failed connection attempts.
 	Unanswered uint64 `json:"unanswered"`
 }
 
-// Place returns the address of e with all its ports, such as 192.168.1.11:8000-8999.
+// Place returns e's address with all its ports, such as 192.168.1.11:8000-8999.
 func (e *Endpoint) Place() string { return placeOf(e.Address, e.TargetPorts) }
 
-// RangeFrom returns the value of TargetPorts for an endpoint whose first port at p is first.
+// RangeFrom returns the TargetPorts of an endpoint whose first port for p is first.
 func RangeFrom(first uint16, p *balancer.Port) balancer.PortRange {
 	if !p.Port.IsRange() {
 		return 0
@@ -189,12 +190,12 @@ type Check struct {
 	Type balancer.HealthType `json:"type"`
 	// Since is the time when the verdict last changed.
 	Since time.Time `json:"since,omitzero"`
-	// Last is the end of the latest check. LastOutcome is its result: passed, failed or not run.
+	// Last is when the latest check ended. LastOutcome is its result: passed, failed or not run.
 	// LastText describes the result.
 	Last        time.Time `json:"last,omitzero"`
 	LastOutcome string    `json:"last_outcome,omitempty"`
 	LastText    string    `json:"last_text,omitempty"`
-	// Against counts the latest consecutive results that contradict the verdict. After Needed such
+	// Against counts the consecutive latest results that contradict the verdict. After Needed such
 	// results, the verdict changes.
 	Against int `json:"against,omitempty"`
 	Needed  int `json:"needed"`
@@ -202,16 +203,15 @@ type Check struct {
 	Next     time.Time `json:"next,omitzero"`
 	Checking bool      `json:"checking,omitempty"`
 	// Checks holds the results of this node's checks if the service has several, each with its
-	// Verdict. The other fields then describe the check that decides, or that contradicts the
-	// verdict.
+	// Verdict. The other fields then describe the check that decides or contradicts the verdict.
 	Checks  []Check          `json:"checks,omitempty"`
 	Verdict balancer.Verdict `json:"verdict,omitempty"`
-	// Fleet is the fleet's result, or nil if each node checks for itself. If it is set, LastText
-	// contains the nodes' votes, and Next is set only if this node checks.
+	// Fleet is the fleet's shared result, or nil if each node uses only its own checks. If it is
+	// set, LastText contains the nodes' votes, and Next is set only if this node checks.
 	Fleet *FleetCheck `json:"fleet,omitempty"`
 }
 
-// FleetCheck is the shared result of a fleet's nodes for an endpoint.
+// FleetCheck is the result for an endpoint that a fleet's nodes share.
 type FleetCheck struct {
 	// Alone reports whether this node uses only its own checks because it can't rely on other
 	// nodes: etcd is unavailable, or no node checks.
@@ -223,7 +223,7 @@ type FleetCheck struct {
 	Here string `json:"here,omitempty"`
 }
 
-// Frontend is one compiled key, with the progress of the dataplane.
+// Frontend is one compiled frontend, with the dataplane's progress.
 type Frontend struct {
 	Key      balancer.Key  `json:"key"`
 	NodePort bool          `json:"node_port,omitempty"`
@@ -234,10 +234,10 @@ type Frontend struct {
 	Backends  []Backend          `json:"backends"`
 	// Forward is dr or tunnel. It is empty for nat.
 	Forward balancer.Forward `json:"forward,omitempty"`
-	// Source is the compiled source address of connections to endpoints. It is omitted if it is
-	// this node's.
+	// Source is the compiled source address for connections to endpoints. It is omitted if it is
+	// this node's address.
 	Source balancer.SourceAddress `json:"source,omitempty"`
-	// State is applied, pending or failing. Error is the last failure.
+	// State is applied, pending or failing. Error describes the last failure.
 	State string `json:"state"`
 	Error string `json:"error,omitempty"`
 }

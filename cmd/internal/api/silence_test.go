@@ -13,7 +13,8 @@ import (
 	"vipd/dataplane"
 )
 
-// TestSlowReader reads an answer slowly. The pauses must not count as silence of the daemon.
+// TestSlowReader reads an answer slowly. The reader's pauses must not count as the daemon's
+// silence.
 func TestSlowReader(t *testing.T) {
 	parts := []string{"[{}\n", ",{}\n", "]\n"}
 	synctest.Test(t, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"vipd/dataplane/realserver"
 )
 
-// Error is the body of every answer with a status other than 200.
+// Error is the body of each answer whose status is not 200.
 type Error struct {
 	// Message describes the error and its remedy.
 	Message string `json:"error"`
@@ -33,40 +33,42 @@ type Status struct {
 	Endpoints int  `json:"endpoints"`
 	// Health counts the results of checks.
 	Health HealthCount `json:"health"`
-	// Overrides is the number of endpoints, or addresses of services, with a manual override such
-	// as a drain. ByHand lists the first of these overrides.
+	// Overrides is the number of endpoints, or services' addresses, with a manual override such as
+	// a drain. ByHand lists the first of these overrides.
 	Overrides int              `json:"overrides,omitempty"`
 	ByHand    []OverrideTarget `json:"by_hand,omitempty"`
 	// Pending lists the changes that revert unless they are confirmed.
 	Pending []Pending `json:"pending,omitempty"`
-	// Ownership describes the owner's state on this host. It is "" if this host owns no VIPs.
+	// Ownership describes the state of vipd owner on this host. It is "" if this host owns no VIPs.
 	Ownership string `json:"ownership,omitempty"`
-	// Confirmed maps the hosts that confirm this host as an owner to the age of their confirmation
-	// in seconds, or -1 if there is none.
+	// Confirmed maps each host that must confirm this host as an owner to the age of its
+	// confirmation in seconds, or -1 if there is none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
 	// Addresses lists the VIPs and their holders.
 	Addresses []Address          `json:"addresses"`
 	Problems  []balancer.Problem `json:"problems"`
 }
 
-// HealthCount summarizes the health of all endpoints at each of their ports.
+// HealthCount summarizes the health of all endpoints. An endpoint counts once for each of its
+// ports.
 type HealthCount struct {
 	// Checked is the number of endpoints with a health check, Down the number of endpoints that
 	// fail it, and Unknown the number of endpoints without a result.
 	Checked int `json:"checked"`
-	// Endpoints is the number of checked endpoints, in which an endpoint with several ports counts
+	// Endpoints is the number of checked endpoints. An endpoint with several ports counts only
 	// once.
 	Endpoints int `json:"endpoints"`
 	Down      int `json:"down"`
 	Unknown   int `json:"unknown"`
-	// Unable is the number of checks that this node can't run, so the verdicts of their endpoints
-	// may be old.
+	// Unable is the number of checks that this node can't run, so the affected endpoints' verdicts
+	// may be outdated.
 	Unable int `json:"unable,omitempty"`
 	// Services lists the services with endpoints that are down, with the health of each port.
 	Services []ServiceHealth `json:"services,omitempty"`
 	// Panic lists the services with so few healthy endpoints that all endpoints are used.
 	Panic []balancer.Name `json:"panic,omitempty"`
-	// Out lists the services with a port whose endpoints all fail, so its clients are refused.
+	// Out lists the services that have a port whose endpoints all fail. Clients of that port are
+	// refused.
 	Out []balancer.Name `json:"out,omitempty"`
 }
 
@@ -85,10 +87,10 @@ type Mode struct {
 	Wanted string `json:"wanted"`
 	// Reason explains why this mode is in use, with the reason of each rejected mode.
 	Reason string `json:"reason"`
-	// Fallback reports whether the mode in use is not the wanted mode.
+	// Fallback reports whether the mode in use differs from the wanted mode.
 	Fallback bool `json:"fallback"`
-	// Detail is specific to the mode. In userspace mode, it describes how vipd intercepts traffic,
-	// and why.
+	// Detail is text specific to the mode. In userspace mode, it describes how vipd intercepts
+	// traffic, and why.
 	Detail string `json:"detail,omitempty"`
 }
 
@@ -98,8 +100,8 @@ type Store struct {
 	// Place is the file, the directory, or the endpoints of etcd.
 	Place     string `json:"place"`
 	Connected bool   `json:"connected"`
-	// EverRead reports whether the source has been read since the daemon started. If it is false,
-	// there is no last valid state.
+	// EverRead reports whether the source has been read since the daemon started. If not, there is
+	// no last valid state.
 	EverRead bool   `json:"ever_read"`
 	Error    string `json:"error,omitempty"`
 	Revision int64  `json:"revision"`
@@ -119,7 +121,7 @@ type Sync struct {
 	LastDuration time.Duration `json:"last_duration_ns"`
 	LastChanges  int           `json:"last_changes"`
 	LastError    string        `json:"last_error,omitempty"`
-	// Repairs counts repaired objects that other programs had changed.
+	// Repairs counts the objects that vipd repaired after other programs had changed them.
 	Repairs int `json:"drift_repairs"`
 }
 
@@ -129,11 +131,11 @@ type Address struct {
 	// Held is the holder: the interface on which vipd holds the address, "host" if it is an address
 	// of the host, or "none".
 	Held string `json:"held"`
-	// Owned reports whether only one host at a time has the VIP (hold = "one"). If Held is "host",
-	// this host has it.
+	// Owned reports whether only one host at a time holds the VIP (hold = "one"). If Held is
+	// "host", this host holds it.
 	Owned bool `json:"owned,omitempty"`
 	// Silent reports whether this host holds the address as a real server of direct routing. vipd
-	// then serves nothing at it.
+	// then serves nothing at this address.
 	Silent bool `json:"silent,omitempty"`
 	// Note describes a consequence or a problem.
 	Note string `json:"note,omitempty"`
@@ -159,9 +161,9 @@ type ReloadChanges struct {
 	Added   []balancer.Name `json:"added,omitempty"`
 	Changed []balancer.Name `json:"changed,omitempty"`
 	Removed []balancer.Name `json:"removed,omitempty"`
-	// Kept lists the services that stay in their last valid state because of an error.
+	// Kept lists the services that keep their last valid definitions because of an error.
 	Kept []balancer.Name `json:"kept,omitempty"`
-	// Vanished lists the services of Kept that no file defines. A reload with ReloadPrune removes
+	// Vanished lists the services in Kept that no file defines. A reload with ReloadPrune removes
 	// them.
 	Vanished []balancer.Name `json:"vanished,omitempty"`
 }
@@ -175,18 +177,18 @@ const (
 	ReloadAllowEmpty ReloadFlag = "allow_empty"
 	// ReloadPrune removes the services that no file defines, even if there are errors.
 	ReloadPrune ReloadFlag = "prune"
-	// ReloadConfirm marks the reload as the end of a pending change in the history.
+	// ReloadConfirm makes the history record that the reload confirmed a pending change.
 	ReloadConfirm ReloadFlag = "confirm"
 )
 
-// Difference is a key whose applied state differs from its desired state. Without a key, it is a
-// kernel object that frontends share.
+// Difference is a frontend whose applied state differs from its desired state. Without a key, it is
+// a kernel object that frontends share.
 type Difference struct {
 	Key     balancer.Key  `json:"key,omitzero"`
 	Service balancer.Name `json:"service,omitempty"`
 	// What is "missing", "extra" or "differs".
 	What string `json:"what"`
-	// Why is the time since which the key differs, or the error.
+	// Why says since when the frontend has differed, or contains the error.
 	Why string `json:"why,omitempty"`
 }
 
@@ -201,7 +203,8 @@ type OverrideRequest struct {
 	// (true) or ends (false) a drain. A nil field changes nothing.
 	Weight   *int  `json:"weight,omitempty"`
 	Draining *bool `json:"draining,omitempty"`
-	// Timeout is the maximum time for the remaining connections of a drain. Zero means no limit.
+	// Timeout limits how long the remaining connections may last during a drain. Zero means no
+	// limit.
 	Timeout time.Duration `json:"timeout_ns,omitempty"`
 	// Expires is the lifetime of the override. Zero means that it does not expire.
 	Expires time.Duration `json:"expires_ns,omitempty"`
@@ -217,7 +220,7 @@ type OverrideResult struct {
 	Targets []OverrideTarget `json:"targets"`
 }
 
-// OverrideTarget is an endpoint with a current or former override.
+// OverrideTarget is an endpoint with a current or previous override.
 type OverrideTarget struct {
 	Service  balancer.Name      `json:"service"`
 	Address  string             `json:"address"`
@@ -227,10 +230,10 @@ type OverrideTarget struct {
 // Event is an event on the node.
 type Event = events.Event
 
-// EventPage is a part of the history.
+// EventPage is a page of the event history.
 type EventPage struct {
 	// Missed is the number of earlier events of all kinds and services that were dropped. It is 0
-	// in a caller's first request.
+	// in the answer to a caller's first request.
 	Missed uint64  `json:"missed,omitempty"`
 	Events []Event `json:"events"`
 	// Next is the number of the last event that was read. The next request passes it as since.
@@ -244,7 +247,7 @@ type CheckRequest struct {
 	Address string `json:"address"`
 }
 
-// CheckResult is the result of a single health check. It does not count for the endpoint's verdict.
+// CheckResult is the result of a single health check, which does not affect the endpoint's verdict.
 type CheckResult struct {
 	Service balancer.Name `json:"service"`
 	// Address is the endpoint as ADDRESS:PORT, At is the probed address, and Type is the kind of
@@ -257,7 +260,7 @@ type CheckResult struct {
 	Outcome string        `json:"outcome"`
 	Text    string        `json:"text"`
 	Took    time.Duration `json:"took_ns"`
-	// Exchange holds the sent (>) and received (<) lines, with events (*) in between.
+	// Exchange holds the lines that were sent (>) and received (<), and events (*).
 	Exchange string `json:"exchange"`
 	// Health is the current verdict.
 	Health balancer.Verdict `json:"health,omitempty"`
@@ -266,13 +269,13 @@ type CheckResult struct {
 	Checks []CheckResult `json:"checks,omitempty"`
 }
 
-// DirectRequest requests a test of the paths of direct routing.
+// DirectRequest requests a test of the paths used by direct routing.
 type DirectRequest struct {
 	// Service is the service to test. If empty, all services are tested.
 	Service balancer.Name `json:"service,omitempty"`
 }
 
-// DirectPath is the result of a test of a path: from a gateway to a VIP by an endpoint.
+// DirectPath is the result of testing one path, from a gateway through an endpoint to a VIP.
 type DirectPath struct {
 	Service  balancer.Name        `json:"service"`
 	Frontend balancer.Key         `json:"frontend"`
@@ -293,11 +296,12 @@ type Explanation struct {
 // Live is a connection that the daemon opened from its node.
 type Live struct {
 	Client netip.AddrPort `json:"client,omitzero"`
-	// Endpoint is the connection's endpoint. State is the connection's state in the mode.
+	// Endpoint is the connection's endpoint. State is the connection's state, as the mode reports
+	// it.
 	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
 	State    string         `json:"state,omitempty"`
-	// Connected is the duration of the connect to the VIP. Taken is the time until the daemon knew
-	// the endpoint.
+	// Connected is how long the connection to the VIP took to establish. Taken is how long the
+	// daemon took to find the endpoint.
 	Connected time.Duration `json:"connected_ns"`
 	Taken     time.Duration `json:"taken_ns,omitzero"`
 	// Error is the reason why the connection failed.

@@ -12,15 +12,15 @@ import (
 type PortUse struct {
 	// Port is the port's name. It is "" if the service has only one port and that port has no name.
 	Port string `json:"port,omitempty"`
-	// Up is the number of endpoints that get new connections. Of is the number of all endpoints.
+	// Up is the number of endpoints that get new connections. Of is the total number of endpoints.
 	Up int `json:"up"`
 	Of int `json:"of"`
 }
 
-// Use counts the endpoints of a service for each port, in the order in which the ports were added.
+// Use counts a service's endpoints for each port, in the order in which the ports were added.
 type Use []PortUse
 
-// UseOf counts the endpoints of a service.
+// UseOf counts a service's endpoints.
 func UseOf(endpoints []Endpoint) (u Use) {
 	for i := range endpoints {
 		u.Add(endpoints[i].Port, endpoints[i].State)
@@ -35,8 +35,7 @@ func (u *Use) Add(port string, state balancer.BackendState) {
 	}
 }
 
-// Count adds an endpoint to the counts of a port. up reports whether the endpoint gets new
-// connections.
+// Count adds an endpoint to a port's counts. up reports whether the endpoint gets new connections.
 func (u *Use) Count(port string, up bool) {
 	i := slices.IndexFunc(*u, func(p PortUse) bool { return p.Port == port })
 	if i < 0 {
@@ -76,8 +75,8 @@ func (u Use) None() bool { return !slices.ContainsFunc(u, func(p PortUse) bool {
 const listedPorts = 3
 
 // Text formats the counts, with sep between the two numbers: "3/3" if all ports have the same
-// counts, otherwise "http 3/3, metrics 0/3". Ports with the same counts share a part if there are
-// many: "7 ports 3/3, metrics 0/3".
+// counts, otherwise "http 3/3, metrics 0/3". If there are many ports, those with the same counts
+// share a part: "7 ports 3/3, metrics 0/3".
 func (u Use) Text(sep string) string {
 	type part struct {
 		counts string

@@ -6,7 +6,7 @@ import (
 	"vipd/balancer"
 )
 
-// TestUsePerPort counts endpoints of several ports. Text must show ports with different counts
+// TestUsePerPort counts endpoints with several ports. Text must show ports with different counts
 // separately.
 func TestUsePerPort(t *testing.T) {
 	type endpoint struct {

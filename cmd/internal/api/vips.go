@@ -28,10 +28,11 @@ type Standby struct {
 	Since  time.Time `json:"since"`
 }
 
-// OwnerGroup is the state of a group of VRRP.
+// OwnerGroup is a VRRP group's state.
 type OwnerGroup struct {
 	vrrp.GroupStatus
-	// Changes lists the last changes, including changes of earlier processes. The newest is last.
+	// Changes lists the latest state changes, including changes from before vipd owner restarted.
+	// The newest is last.
 	Changes []GroupChange `json:"changes,omitempty"`
 }
 
@@ -40,7 +41,7 @@ type GroupChange struct {
 	At   time.Time  `json:"at"`
 	From vrrp.State `json:"from"`
 	To   vrrp.State `json:"to"`
-	// Why is the reason as a word for metrics, and Text is the reason for operators.
+	// Why is the reason as a single word for metrics, and Text is the reason as text for operators.
 	Why  string `json:"why"`
 	Text string `json:"text"`
 }
@@ -56,7 +57,7 @@ type GroupVIP struct {
 	Services []string         `json:"services"`
 }
 
-// Group returns the state of a group, or nil if it is unknown.
+// Group returns a group's state, or nil if it is unknown.
 func (o *Ownership) Group(name string) *OwnerGroup {
 	for i := range o.Groups {
 		if o.Groups[i].Name == name {
@@ -79,13 +80,13 @@ type MoveRequest struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Ownership requests the VIPs with one owner of a host that uses VRRP.
+// Ownership requests the VIPs with one owner from a host that uses VRRP.
 func (c *Client) Ownership(ctx context.Context) (o Ownership, err error) {
 	return o, c.call(ctx, http.MethodGet, "/v1/vips", nil, &o)
 }
 
-// MoveVIP makes this host pass the group of a VIP to another host. The result may describe the
-// state before another host owns the VIP.
+// MoveVIP makes this host pass a VIP's group to another host. The result may describe the state
+// before another host owns the VIP.
 func (c *Client) MoveVIP(ctx context.Context, vip netip.Addr, by MoveRequest) (o Ownership, err error) {
 	return o, c.call(ctx, http.MethodPost, "/v1/vips/"+vip.String()+"/move", by, &o)
 }
