@@ -24,8 +24,8 @@ type commandLine struct {
 	// Args are the arguments without the verb.
 	Args []string
 	Help bool
-	// SocketWins reports whether the command line names a socket but no etcd. If so, an etcd in the
-	// environment is ignored.
+	// SocketWins reports whether the command line names a socket but no etcd. If so, an etcd
+	// address in the environment is ignored.
 	SocketWins bool
 }
 
@@ -53,7 +53,7 @@ func parse(ctx context.Context, verbs []*Verb, typed []string) (*commandLine, er
 	}
 	line.Verb, line.Args = v, args[1:]
 	if at := marked - 1; v.MaxArgs == WithCommand && at >= 0 {
-		line.Args = slices.Insert(slices.Clone(line.Args), at, "--") // the command that the verb runs follows it
+		line.Args = slices.Insert(slices.Clone(line.Args), at, "--") // the command that the verb runs follows "--"
 	}
 	if line.Help || v.Hidden() {
 		used = nil
@@ -65,8 +65,8 @@ func parse(ctx context.Context, verbs []*Verb, typed []string) (*commandLine, er
 	return line, line.setFlags(ctx, used)
 }
 
-// scan splits a command line into arguments and flags. withValue maps the names of flags to whether
-// they have a value. marked is the number of arguments before "--", or -1 without "--".
+// scan splits a command line into arguments and flags. withValue maps each flag name to whether the
+// flag has a value. marked is the number of arguments before "--", or -1 if there is no "--".
 func scan(args []string, withValue map[string]bool) (rest []string, used []usedFlag, marked int) {
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
@@ -97,7 +97,7 @@ func isFlag(arg string) bool {
 	return len(arg) > 1 && arg[0] == '-' && (arg[1] < '0' || arg[1] > '9')
 }
 
-// usedFlag is a flag in a command line.
+// usedFlag is a flag on a command line.
 type usedFlag struct {
 	text, name, value string // text is the flag as typed, for messages
 	// lacks reports whether the flag needs a value and the command line ends before it.
@@ -114,8 +114,8 @@ func readFlag(arg string, takesValue map[string]bool) usedFlag {
 	return usedFlag{text: text, name: name, value: value, hasValue: has}
 }
 
-// valueFlags maps each flag name of the given verbs to whether the flag has a value. If the verbs
-// disagree, the result is true.
+// valueFlags maps the name of each of the verbs' flags to whether the flag has a value. If the
+// verbs disagree, it maps the name to true.
 func valueFlags(verbs []*Verb) map[string]bool {
 	withValue := map[string]bool{"version": false}
 	for _, v := range verbs {
@@ -129,7 +129,7 @@ func valueFlags(verbs []*Verb) map[string]bool {
 }
 
 // flagsWithValue maps each flag name to whether the flag has a value for the verb v. For flags that
-// v does not have, it uses the definitions of the other verbs.
+// v does not have, it uses the other verbs' definitions.
 func flagsWithValue(verbs []*Verb, v *Verb) map[string]bool {
 	withValue := valueFlags(verbs)
 	if v != nil {
@@ -138,7 +138,7 @@ func flagsWithValue(verbs []*Verb, v *Verb) map[string]bool {
 	return withValue
 }
 
-// verbIn returns the verb of a command line, or nil. A word is the verb if it is the first argument
+// verbIn returns the verb on a command line, or nil. A word is the verb if it is the first argument
 // when the line is parsed with the verb's flags. For example, -f has a value for apply, but not for
 // events. If several words qualify, the last word is the verb.
 func verbIn(verbs []*Verb, typed []string) *Verb {
@@ -165,7 +165,7 @@ func noVerb(verbs []*Verb, args []string, used []usedFlag) error {
 	if len(used) > 0 {
 		f := used[0]
 		if _, known := flags[f.name]; !known {
-			// Don't suggest flags with a single letter.
+			// Don't suggest single-letter flags.
 			long := slices.DeleteFunc(slices.Sorted(maps.Keys(flags)), func(name string) bool { return len(name) == 1 })
 			return WrongUse("vipctl has no flag %s%s", f.text, cmp.Or(lookup.Meant("--"+f.name, lists.Mapped(long, dashed)), seeHelp))
 		}
@@ -179,7 +179,6 @@ func noVerb(verbs []*Verb, args []string, used []usedFlag) error {
 	return WrongUse("there is no command %q%s", args[0], cmp.Or(lookup.Meant(args[0], verbNames(verbs)), seeHelp))
 }
 
-// setFlags sets the values of the verb's flags.
 func (l *commandLine) setFlags(ctx context.Context, used []usedFlag) error {
 	v := l.Verb
 	app := &urfave.App{DisableSliceFlagSeparator: true, Writer: io.Discard} // file names may have commas

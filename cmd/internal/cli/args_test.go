@@ -93,7 +93,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// parsed formats a command line. The set flags, by their first names, precede the arguments.
+// parsed formats a command line. The flags that were set come first, under their first names, and
+// then the arguments.
 func parsed(l *commandLine) string {
 	words := []string{"vipctl"}
 	if l.Verb != nil {
@@ -129,15 +130,15 @@ func TestParseInAnyOrder(t *testing.T) {
 		typed := slices.Concat(line...)
 		got, err := parse(t.Context(), testVerbs(), typed)
 		if err != nil {
-			t.Fatalf("error of parsing %q = %v, want none", typed, err)
+			t.Fatalf("parsing %q: error = %v, want none", typed, err)
 		}
 		if text := parsed(got); text != want {
-			t.Fatalf("parse of %q = %q, want %q", typed, text, want)
+			t.Fatalf("%q: parsed = %q, want %q", typed, text, want)
 		}
 	}
 }
 
-// FuzzParse parses arbitrary words. Any error must be a usage error in a single line.
+// FuzzParse parses arbitrary words. Any error must be a usage error on a single line.
 func FuzzParse(f *testing.F) {
 	for _, line := range []string{"", "-", "--", "---", "-o", "-=", "--=", "get\x00-o\x00", "drain\x00--wait\x00--", "-\x00-x=\x00help", "__complete\x00--"} {
 		f.Add(line)
@@ -148,7 +149,7 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q: error = %v, want a usage error", line, err)
 		}
 		if err != nil && strings.ContainsAny(err.Error(), "\n\r") {
-			t.Errorf("error of %q = %q, want a single line", line, err)
+			t.Errorf("%q: error = %q, want a single line", line, err)
 		}
 	})
 }
@@ -163,7 +164,7 @@ func TestSocketWins(t *testing.T) {
 		"get services --socket /s --etcd http:/": false,
 	} {
 		if a, err := parse(t.Context(), testVerbs(), strings.Fields(line)); err != nil || a.SocketWins != want {
-			t.Errorf("%s: arguments = %+v, error = %v; want the other value of SocketWins and no error", line, a, err)
+			t.Errorf("%s: command line = %+v, error = %v; want the opposite SocketWins and no error", line, a, err)
 		}
 	}
 }

@@ -30,11 +30,11 @@ type World struct {
 	// OutTerminal and ErrTerminal report whether the streams are terminals. Color reports whether
 	// output to stdout may have colors.
 	OutTerminal, ErrTerminal, Color bool
-	// Width is the number of columns of the terminal at stdout, or 0 if stdout is not a terminal.
+	// Width is the number of columns of the terminal on stdout, or 0 if stdout is not a terminal.
 	Width int
 }
 
-// Call is a run of a verb.
+// Call is one invocation of a verb.
 type Call struct {
 	context.Context
 	*Printer
@@ -42,7 +42,7 @@ type Call struct {
 	Flags *urfave.Context
 	// Args are the arguments after the verb.
 	Args []string
-	// Verb is the verb that runs.
+	// Verb is the verb that is running.
 	Verb *Verb
 	// verbs lists all verbs of the program.
 	verbs []*Verb
@@ -51,8 +51,8 @@ type Call struct {
 	Daemon  *api.Client
 	Writer  *etcd.Store
 	Members []string
-	// socketWins reports whether --socket on the command line overrides the etcd servers in the
-	// environment.
+	// socketWins reports whether a --socket flag on the command line overrides an etcd address from
+	// the environment.
 	socketWins bool
 }
 
@@ -62,8 +62,7 @@ func newCall(ctx context.Context, w World, all []*Verb, l *commandLine) *Call {
 	return c
 }
 
-// prepare performs the checks that all verbs share: the format of the output and the number of
-// arguments.
+// prepare performs the checks that all verbs share: the output format and the number of arguments.
 func (c *Call) prepare() (err error) {
 	if len(c.Verb.Formats) > 0 {
 		if err = c.choose(c.Verb, c.Flags.String("output")); err != nil {
@@ -94,7 +93,7 @@ func (c *Call) Argument(n int) string {
 }
 
 // verbText returns the verb as typed. It includes the kind of object, because "vipctl get" needs
-// etcd only for some kinds.
+// etcd only for some kinds of objects.
 func (c *Call) verbText() string {
 	text := "vipctl " + c.Verb.Name
 	if c.Verb.SpellOut != nil {
@@ -123,8 +122,9 @@ func AskEtcd[T any](c *Call, question func(*etcd.Store, context.Context) (T, err
 	return answer, err
 }
 
-// Traced wraps run in a span if the configuration names a receiver of traces. The span is a child
-// of TRACEPARENT, which pipelines set. Without a receiver, TRACEPARENT is passed on unchanged.
+// Traced wraps run in a span if the configuration names a trace receiver. The span is a child of
+// the span in the environment variable TRACEPARENT, which CI pipelines set. Without a receiver,
+// TRACEPARENT is passed on unchanged.
 func Traced(run func(*Call) error) func(*Call) error {
 	return func(c *Call) error {
 		var part struct {

@@ -12,7 +12,7 @@ import (
 // completeName is the verb that the completion scripts call with the words up to the cursor.
 const completeName = "__complete"
 
-// If no words are offered, the shells complete file names.
+// If vipctl offers no words, the shell completes file names.
 const bashCompletion = `# bash completion of vipctl
 _vipctl() {
     local line cur="${COMP_WORDS[COMP_CWORD]}" words=("${COMP_WORDS[@]:1:COMP_CWORD}")
@@ -73,7 +73,8 @@ func CompleteVerb() *Verb {
 	}
 }
 
-// completionWait is the timeout of requests. It is short because a user is waiting.
+// completionWait limits how long completion waits for answers. It is short because a user is
+// waiting.
 const completionWait = time.Second
 
 // runComplete returns nil even if no completion is possible.
@@ -129,7 +130,7 @@ func offers(c *Call, before []string, last string) []string {
 	return nil
 }
 
-// placeFlags returns the flags that select the source of names: the daemon or etcd.
+// placeFlags returns the flags that select where names come from: the daemon or etcd.
 func placeFlags() []string {
 	names := []string{"socket", "config"}
 	for _, f := range fleetFlags() {

@@ -15,7 +15,7 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// Client returns the client of the daemon that the flags name. If the configuration exists but
+// Client returns the client for the daemon that the flags name. If the configuration exists but
 // can't be read, Client uses the default socket, so it can still find a running daemon.
 func (c *Call) Client() (*api.Client, error) {
 	if c.Daemon != nil {
@@ -87,9 +87,9 @@ type socketConfig struct {
 	} `toml:"api"`
 }
 
-// Socket returns the path of the daemon's socket, from the flag, the environment, the
-// configuration, or the default. It reads only the lines of the configuration that name a socket,
-// so it ignores mistakes in other lines.
+// Socket returns the path of the daemon's socket from the flag, the environment or the
+// configuration, or else the default path. It reads only the lines of the configuration that name a
+// socket, so it ignores mistakes in other lines.
 func (c *Call) Socket() (string, error) {
 	if s := c.Flags.String("socket"); s != "" {
 		return s, nil
@@ -104,8 +104,8 @@ func (c *Call) Socket() (string, error) {
 	return cmp.Or(c.besideConfig(conf.API.Socket), config.Default().API.Socket), nil
 }
 
-// besideConfig resolves a path in the configuration as the daemon does. It returns "" for an empty
-// path.
+// besideConfig resolves a path in the configuration relative to the configuration's directory, as
+// the daemon does. It returns "" for an empty path.
 func (c *Call) besideConfig(path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path

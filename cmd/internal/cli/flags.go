@@ -8,13 +8,13 @@ type (
 	Flag = urfave.Flag
 	// BoolFlag is a flag without a value.
 	BoolFlag = urfave.BoolFlag
-	// StringFlag is a flag with a text.
+	// StringFlag is a flag with a string.
 	StringFlag = urfave.StringFlag
-	// StringSliceFlag is a flag with a text that may be repeated.
+	// StringSliceFlag is a repeatable flag with a string.
 	StringSliceFlag = urfave.StringSliceFlag
-	// IntFlag is a flag with a number.
+	// IntFlag is a flag with an integer.
 	IntFlag = urfave.IntFlag
-	// Int64Flag is a flag with a number of 64 bits.
+	// Int64Flag is a flag with a 64-bit integer.
 	Int64Flag = urfave.Int64Flag
 	// DurationFlag is a flag with a duration.
 	DurationFlag = urfave.DurationFlag

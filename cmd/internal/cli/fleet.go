@@ -30,8 +30,8 @@ func fleetFlags() []urfave.Flag {
 	}
 }
 
-// Etcd returns the client of the etcd that the flags, the environment or the configuration name.
-// The client connects when it is first used.
+// Etcd returns the client for the etcd cluster that the flags, the environment or the configuration
+// name. The client connects when it is first used.
 func (c *Call) Etcd() (*etcd.Store, error) {
 	if c.Writer == nil {
 		conf, err := c.EtcdConfig()
@@ -46,13 +46,13 @@ func (c *Call) Etcd() (*etcd.Store, error) {
 	return c.Writer, nil
 }
 
-// NamesEtcd reports whether the command line or the environment names an etcd. If so, even verbs
-// that otherwise use the daemon use etcd. A socket on the command line overrides an etcd in the
-// environment.
+// NamesEtcd reports whether the command line or the environment names an etcd. If so, verbs that
+// would otherwise use the daemon also use etcd. A socket on the command line overrides an etcd
+// address from the environment.
 func (c *Call) NamesEtcd() bool { return c.Flags.String("etcd") != "" && !c.socketWins }
 
-// StoresInEtcd reports whether services are in etcd, either because an etcd is named or because of
-// the configuration.
+// StoresInEtcd reports whether services are in etcd: either a flag or the environment names an
+// etcd, or the configuration selects it.
 func (c *Call) StoresInEtcd() bool {
 	if c.NamesEtcd() {
 		return true
@@ -96,15 +96,15 @@ func (c *Call) OwnsByVRRP() bool {
 	return err == nil && conf.byVRRP()
 }
 
-// Node returns the name of this host in its fleet.
+// Node returns this host's name in its fleet.
 func (c *Call) Node() string {
 	conf, _ := c.fleetConfig() // the daemon reports mistakes in the file
 	host, _ := os.Hostname()
 	return cmp.Or(conf.Node, host)
 }
 
-// fleetConfig reads the part of the configuration about etcd. It resolves relative paths against
-// the configuration's directory.
+// fleetConfig reads the part of the configuration that is about etcd. It resolves relative paths
+// against the configuration's directory.
 func (c *Call) fleetConfig() (fleetConfig, error) {
 	conf := fleetConfig{Etcd: config.Default().Etcd}
 	if err := readPart(c.Flags.String("config"), &conf); err != nil {

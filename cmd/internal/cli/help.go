@@ -77,7 +77,7 @@ func (v *Verb) help() string {
 	return b.String()
 }
 
-// writeFlag writes a flag with its names, its purpose, and its default.
+// writeFlag writes a flag's names, its purpose and its default.
 func writeFlag(b *strings.Builder, f urfave.Flag) {
 	const indent = 22
 	doc, ok := f.(urfave.DocGenerationFlag)

@@ -15,7 +15,7 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// These are the forms of output.
+// These are the output formats.
 const (
 	FormTable = "table"
 	FormWide  = "wide"
@@ -27,10 +27,10 @@ const (
 // Printer writes the output of a verb in the requested format.
 type Printer struct {
 	World
-	// Format is the form of the output, one of the verb's formats.
+	// Format is the output format, one of the verb's formats.
 	Format string
-	// FleetWide reports whether services and endpoints are shown as stored in etcd, without the
-	// state of a host.
+	// FleetWide reports whether services and endpoints are shown as stored in etcd, without any
+	// host's state.
 	FleetWide bool
 	// Remake converts the JSON document to the requested format.
 	Remake func(*yaml.Node) (string, error)
@@ -44,7 +44,7 @@ func (p *Printer) Print(text string) error {
 	return nil
 }
 
-// Show writes v as JSON if the format is JSON, and otherwise the result of text.
+// Show writes v as JSON if the format is JSON. Otherwise it writes the result of calling text.
 func (p *Printer) Show(v any, text func() string) error {
 	if p.Format == FormJSON {
 		return p.PrintJSON(v)
@@ -67,7 +67,7 @@ func (p *Printer) Form() table.Form {
 	return table.Form{Wide: p.Format == FormWide, Color: p.Color, Width: p.Room(0)}
 }
 
-// PrintRows writes the rows as JSON if the format is JSON, and otherwise the table.
+// PrintRows writes the rows as JSON if the format is JSON. Otherwise it writes the table.
 func (p *Printer) PrintRows(rows any, t *table.Table, empty string) error {
 	if p.Format == FormJSON {
 		return p.PrintJSON(rows)
@@ -75,7 +75,7 @@ func (p *Printer) PrintRows(rows any, t *table.Table, empty string) error {
 	return p.PrintTable(t, empty)
 }
 
-// wideColumns is the maximum width of wide tables on narrower terminals and in pipes.
+// wideColumns is the maximum width of wide tables in pipes and on narrower terminals.
 const wideColumns = 160
 
 // Room returns the maximum width of a table, or 0 if there is no limit. in is the table's
@@ -156,7 +156,6 @@ const (
 	formPath = "jsonpath="
 )
 
-// forms returns the values of -o.
 func (v *Verb) forms() []string {
 	if !slices.Contains(v.Formats, FormJSON) {
 		return v.Formats
@@ -164,7 +163,7 @@ func (v *Verb) forms() []string {
 	return append(slices.Clone(v.Formats), formYAML, formPath+"TEMPLATE")
 }
 
-// choose sets the format of the output. For a format derived from JSON, verbs see FormJSON.
+// choose sets the output format. For a format derived from JSON, verbs see FormJSON.
 func (p *Printer) choose(v *Verb, form string) error {
 	template, isPath := strings.CutPrefix(form, formPath)
 	switch made := slices.Contains(v.Formats, FormJSON); {

@@ -17,7 +17,7 @@ import (
 // UsualColumns is the assumed width of a terminal that does not report its width.
 const UsualColumns = 80
 
-// ThisProcess returns the world of this process.
+// ThisProcess returns this process's World.
 func ThisProcess() World {
 	outTerminal, errTerminal := Terminal(os.Stdout), Terminal(os.Stderr)
 	color := outTerminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
@@ -53,13 +53,13 @@ const (
 	ExitTerminated = 143
 )
 
-// Run runs a command line of these verbs, prints an error as a single line, and returns the exit
-// code.
+// Run runs a command line with one of the verbs in groups, prints any error on a single line, and
+// returns the exit code.
 func Run(ctx context.Context, w World, groups []Group, args []string) int {
 	return report(ctx, w, execute(ctx, w, groups, args))
 }
 
-// report prints an error as a single line, and returns the exit code.
+// report prints an error on a single line, and returns its exit code.
 func report(ctx context.Context, w World, err error) int {
 	if err == nil {
 		return ExitDone
@@ -84,28 +84,28 @@ func report(ctx context.Context, w World, err error) int {
 	return ExitFailed
 }
 
-// ExitError ends a verb with an exit code. No message is printed.
+// ExitError is an error that only sets the exit code. No message is printed for it.
 type ExitError struct{ Code int }
 
-// ErrDifferences is the error of a diff that found differences. ErrReported ends a verb that has
-// already printed the reason for its failure.
+// ErrDifferences is returned by a diff that found differences. ErrReported is returned by a verb
+// that has already printed the reason for its failure.
 var ErrDifferences, ErrReported error = &ExitError{ExitDifferences}, &ExitError{ExitFailed}
 
-// Error returns a text with the exit code.
+// Error returns a message with the exit code.
 func (e *ExitError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
 
-// usageError is a mistake in the command line.
+// usageError is a mistake on the command line.
 type usageError struct{ text string }
 
-// Error returns the message in one line.
+// Error returns the message on one line.
 func (e *usageError) Error() string { return OneLine(e.text) }
 
-// WrongUse returns an error about a mistake in the command line.
+// WrongUse returns an error about a mistake on the command line.
 func WrongUse(format string, args ...any) error {
 	return &usageError{fmt.Sprintf(format, args...)}
 }
 
-// interruptedError means that Ctrl-C ended a wait. Its text describes the remaining state.
+// interruptedError means that Ctrl-C ended a wait. Its text says what is still unfinished.
 type interruptedError struct{ text string }
 
 // Error returns the message in one line, after the word "interrupted".
@@ -120,8 +120,7 @@ func Interrupted(format string, args ...any) error {
 	return &interruptedError{fmt.Sprintf(format, args...)}
 }
 
-// OneLine joins the lines of an error, for scripts and logs. Consecutive equal lines are written
-// once.
+// OneLine joins an error's lines, for scripts and logs. Consecutive equal lines are written once.
 func OneLine(text string) string {
 	return strings.Join(slices.Compact(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })), "; ")
 }

@@ -12,12 +12,12 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// template is a text with paths. {.mode} is replaced with the values of the path, separated by
-// spaces. {"\n"} is a text with escapes. {range PATH}...{end} is repeated for each value of the
-// path.
+// template is text with paths, such as {.mode}. Each path is replaced with its values, separated by
+// spaces. {"\n"} is a quoted string with escapes. {range PATH}...{end} is repeated for each value
+// of the path.
 type template []part
 
-// part is a part of a template: a text or a path, optionally with a template for each value of the
+// part is a part of a template: text, or a path, optionally with a template for each value of the
 // path.
 type part struct {
 	verbatim string
@@ -134,9 +134,9 @@ func parsePart(inner string) (p part, err error) {
 	return p, nil
 }
 
-// text fills in the template from a document, and ends the last line. A list with one element is
-// treated as that element if a path starts with a field, because "get services web" also prints a
-// list.
+// text fills in the template from a document. It adds a newline at the end if needed. A list with
+// one element is treated as that element if a path starts with a field, because "get services web"
+// also prints a list.
 func (t template) text(doc *yaml.Node) (string, error) {
 	if doc.Kind == yaml.SequenceNode && !t.isForList() {
 		if len(doc.Content) != 1 {
@@ -186,7 +186,7 @@ func (t template) fill(b *strings.Builder, in *yaml.Node) error {
 	return nil
 }
 
-// value formats a text or a number unchanged, and other values as JSON on a single line.
+// value returns a string or a number unchanged, and formats other values as JSON on a single line.
 func value(n *yaml.Node) (string, error) {
 	if n.Kind == yaml.ScalarNode {
 		return n.Value, nil

@@ -11,13 +11,13 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Verb is a command: its help, its arguments and flags, and its function.
+// Verb is a subcommand: its help, its arguments and flags, and its function.
 type Verb struct {
 	// Name is the word that selects the verb.
 	Name string
-	// Args describes the arguments for help. Brief is the line in the list of commands.
+	// Args describes the arguments in the help. Brief is the description in the list of commands.
 	Args, Brief string
-	// About is the text of the help, in paragraphs. Example is a command line.
+	// About is the help text, in paragraphs. Example is an example command line.
 	About, Example string
 	// Flags lists the flags that only this verb has.
 	Flags []Flag
@@ -26,24 +26,25 @@ type Verb struct {
 	// MinArgs and MaxArgs limit the number of arguments. MaxArgs may be AnyArgs or WithCommand.
 	// Verbs whose arguments depend on flags check them in Run.
 	MinArgs, MaxArgs int
-	// Complete completes an argument. If nil, completion offers no words.
+	// Complete completes the arguments. If nil, completion offers no words.
 	Complete Completer
-	// Fleet reports whether the verb may use etcd and has the flags for this.
+	// Fleet reports whether the verb may use etcd, and has the flags for etcd.
 	Fleet bool
 	// SpellOut rewrites the arguments of a verb whose first argument is a kind of object: svc/web
 	// becomes services and web. If nil, the arguments are unchanged.
 	SpellOut func(args []string) []string
-	// Values maps the names of flags to the completers of their values.
+	// Values maps each flag name to the completer for the flag's value.
 	Values map[string]Completer
 	// Run runs the verb.
 	Run func(c *Call) error
 }
 
-// These are numbers of arguments without a limit.
+// These values of MaxArgs set no limit.
 const (
-	// AnyArgs is for any number of arguments.
+	// AnyArgs permits any number of arguments.
 	AnyArgs = -1
-	// WithCommand is for arguments that may end in "--" and a command. Args keeps the "--".
+	// WithCommand permits any number of arguments, which may end in "--" and a command. Args keeps
+	// the "--".
 	WithCommand = -2
 )
 
@@ -51,13 +52,12 @@ const (
 // parsed as flags.
 func (v *Verb) Hidden() bool { return strings.HasPrefix(v.Name, "__") }
 
-// Group is a part of the list of commands in help.
+// Group is a group of verbs in the list of commands in the help.
 type Group struct {
 	Title string
 	Verbs []*Verb
 }
 
-// ungrouped returns the verbs of all groups.
 func ungrouped(groups []Group) (verbs []*Verb) {
 	for _, g := range groups {
 		verbs = append(verbs, g.Verbs...)
