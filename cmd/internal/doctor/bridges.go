@@ -9,7 +9,7 @@ import (
 	"vipd/balancer"
 )
 
-// checkBridges looks for bridges of this host, such as bridges of containers. If a client and an
+// checkBridges looks for this host's bridges, such as container bridges. If a client and an
 // endpoint are behind the same bridge, their packets bypass iptables.
 func checkBridges(_ context.Context, o *observed) []Finding {
 	if !o.mode().Forward || o.sysctl(bridgeFilter) == "1" {
@@ -25,7 +25,7 @@ func checkBridges(_ context.Context, o *observed) []Finding {
 		"modprobe br_netfilter; sysctl -w "+bridgeFilter+"=1")}
 }
 
-// bridgeFilter is the sysctl that passes the frames in bridges to netfilter.
+// bridgeFilter is the sysctl that passes bridged frames to netfilter.
 const bridgeFilter = "net.bridge.bridge-nf-call-iptables"
 
 // addressedBridges returns the bridges on which this host has addresses.
@@ -38,7 +38,7 @@ func (o *observed) addressedBridges() (names []string) {
 	return names
 }
 
-// checkHairpin looks for endpoints behind a bridge whose packets iptables translates inside the
+// checkHairpin looks for endpoints behind a bridge if iptables translates their packets inside the
 // bridge. If such an endpoint connects to its own VIP and is itself selected as the endpoint, the
 // packet must leave through the bridge port on which it arrived. IPVS is not affected, because
 // virtual servers receive packets on this host instead of inside the bridge.

@@ -8,7 +8,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// checkClientSource checks the way back of replies to services with source = "client".
+// checkClientSource checks the return path of replies in services with source = "client".
 func checkClientSource(_ context.Context, o *observed) (found []Finding) {
 	if o.mode().Name != config.UserspaceMode {
 		return nil
@@ -34,8 +34,9 @@ func checkClientSource(_ context.Context, o *observed) (found []Finding) {
 	return append(found, o.waysBack(endpoints)...)
 }
 
-// waysBack reports which endpoints must route replies to clients through this host, and by which
-// address. Endpoints behind other routers depend also on the routes there.
+// waysBack reports which endpoints must route replies to clients through this host, and through
+// which of its addresses. Endpoints behind other routers also depend on the routes of those
+// routers.
 func (o *observed) waysBack(endpoints []netip.Addr) (found []Finding) {
 	var near, far []string
 	fix := ""
@@ -61,7 +62,7 @@ func (o *observed) waysBack(endpoints []netip.Addr) (found []Finding) {
 	return found
 }
 
-// addressNear returns an address of this host in a network with an endpoint, or the zero Addr.
+// addressNear returns this host's address in an endpoint's network, or the zero Addr.
 func (o *observed) addressNear(endpoint netip.Addr) netip.Addr {
 	for _, i := range o.interfaces {
 		for _, n := range i.Networks {

@@ -13,11 +13,10 @@ import (
 type conditions struct {
 	to, from [][]netip.Prefix // the rule matches only if each list contains the address
 	notTo    []netip.Prefix
-	// toPorts and fromPorts are the ports of the destination and the source. If nil, every port
-	// matches.
+	// toPorts and fromPorts are the destination and source ports. If nil, every port matches.
 	toPorts, fromPorts []portRange
 	protocols          []string // if nil, every protocol matches
-	// never reports whether the rule is assumed to match no packet of a connection to a VIP. It is
+	// never reports whether the rule is assumed to match no packets in connections to VIPs. It is
 	// also true if a condition can't be evaluated, such as a named set.
 	never bool
 	// more reports whether the rule has unknown conditions, such as a device.
@@ -26,7 +25,7 @@ type conditions struct {
 
 type portRange struct{ first, last uint16 }
 
-// sample is an example of a packet of a connection to a VIP. Unknown fields are zero.
+// sample is an example of a packet in a connection to a VIP. Unknown fields are zero.
 type sample struct {
 	from, to netip.AddrPort
 	protocol string
@@ -65,7 +64,7 @@ func conditionsOf(rule string) (c conditions) {
 	return c
 }
 
-// add adds the condition of an iptables option. not reports whether "!" precedes the option.
+// add adds the condition that an iptables option sets. not reports whether "!" precedes the option.
 func (c *conditions) add(option, value string, not bool) {
 	network, err := netip.ParsePrefix(value)
 	switch {

@@ -15,8 +15,8 @@ func checkConfig(_ context.Context, o *observed) []Finding {
 	return []Finding{problem("the configuration: "+o.ConfigProblem, "", "vipctl check "+o.ConfigFile)}
 }
 
-// checkDaemon reports whether vipd runs, whether it uses another mode than configured, and how many
-// problems it has.
+// checkDaemon reports whether vipd is running, whether its mode differs from the configured mode,
+// and how many problems it has.
 func checkDaemon(_ context.Context, o *observed) []Finding {
 	if o.Status == nil {
 		return []Finding{noDaemon(o)}
@@ -38,7 +38,7 @@ func checkDaemon(_ context.Context, o *observed) []Finding {
 	return found
 }
 
-// checkFolders reports directories that prevent vipd's next start.
+// checkFolders reports directories that will prevent vipd from starting.
 func checkFolders(_ context.Context, o *observed) (found []Finding) {
 	for _, refused := range o.Refused(o.Config) {
 		found = append(found, problem("vipd does not start with "+refused.Field+": "+refused.Err.Error(), "", "vipctl check "+o.ConfigFile))
@@ -46,8 +46,8 @@ func checkFolders(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// noDaemon returns the finding that no vipd answers. It is a problem if vipd's VIPs are still on
-// this host, and otherwise a note.
+// noDaemon returns the finding that no vipd answers. Its level is problem if vipd's VIPs are still
+// on this host, and otherwise note.
 func noDaemon(o *observed) Finding {
 	if held, err := o.Held(); err == nil && len(held) > 0 {
 		return problem(o.NoDaemon, fmt.Sprintf("its VIPs are still on this host (%d): in userspace mode no program answers there; in other "+

@@ -11,8 +11,8 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// checkDirect looks for endpoints of direct routing that do not answer on their link, and for
-// endpoints that are not on a link of this host.
+// checkDirect looks for direct-routing endpoints that do not answer on their link, or that are not
+// on any of this host's links.
 func checkDirect(_ context.Context, o *observed) (found []Finding) {
 	if o.Neighbor == nil {
 		return nil

@@ -12,10 +12,10 @@ import (
 	"vipd/dataplane/host"
 )
 
-// TestDirect checks three endpoints of direct routing: a neighbor that answers ARP, a silent
-// neighbor, and an endpoint behind a router. The host's bridges pass frames to netfilter. There
-// must be warnings about the bridge and the silent neighbor, and a note about the endpoint behind a
-// router.
+// TestDirect checks three direct-routing endpoints: a neighbor that answers ARP, a neighbor that
+// does not answer, and an endpoint behind a router. The host's bridges pass frames to netfilter.
+// There must be warnings about the bridge and the second neighbor, and a note about the endpoint
+// behind a router.
 func TestDirect(t *testing.T) {
 	m := newFakeHost()
 	m.Modes = append(m.Modes, trialOf(config.NFTablesMode, true, nil))
@@ -49,6 +49,6 @@ func TestDirect(t *testing.T) {
 		t.Errorf("findings = %+v, want a warning about 10.4.0.12 and a note about 10.9.0.9", found)
 	}
 	if all := Watched(context.Background(), m.Host); !slices.ContainsFunc(all, func(f Finding) bool { return f.What == found[0].What }) {
-		t.Errorf("findings of the daemon = %+v, want a warning among them", all)
+		t.Errorf("daemon's findings = %+v, want a warning among them", all)
 	}
 }

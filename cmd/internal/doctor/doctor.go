@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// check is an entry in the table of checks.
 type check struct {
-	// name is the subject of the check. Several checks may share a name.
+	// name is the check's subject. Several checks may share a name.
 	name string
 	run  func(ctx context.Context, o *observed) []Finding
 	// everywhere reports whether the check is also useful on systems other than Linux.
@@ -85,10 +84,10 @@ func Examine(ctx context.Context, h Host) []Finding {
 	return runChecks(ctx, o, checks())
 }
 
-// Watched returns the warnings and problems that the daemon looks for each minute. These are other
-// programs' rules that drop packets of VIPs or otherwise break their connections, programs that get
-// no connections because services use their ports, node ports that this host's own connections may
-// use, and obstacles to direct routing. It does not try modes.
+// Watched returns the warnings and problems that the daemon looks for each minute. They are about
+// other programs' rules that drop VIPs' packets or otherwise break their connections, programs that
+// get no connections because services use their ports, node ports that this host's own connections
+// may use, and obstacles to direct routing. Watched does not try modes.
 func Watched(ctx context.Context, h Host) []Finding {
 	o := observe(ctx, h, "filter", "raw", "mangle")
 	sockets := grave(runChecks(ctx, o, slices.DeleteFunc(checks(), func(c check) bool { return c.name != "sockets" })))
@@ -100,7 +99,7 @@ func Watched(ctx context.Context, h Host) []Finding {
 }
 
 // Drops returns warnings and problems about firewall rules that may keep packets from VIPs or
-// endpoints, and a note if connections in fast_path bypass rules of other programs.
+// endpoints, and a note if fast_path connections bypass other programs' rules.
 func Drops(ctx context.Context, h Host) []Finding {
 	o := observe(ctx, h, "filter", "raw", "mangle")
 	bypassed := slices.DeleteFunc(checkFastPath(ctx, o), func(f Finding) bool { return f.Level != Note })

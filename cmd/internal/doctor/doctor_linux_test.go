@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { lab.Main(m) }
 func namespace(t *testing.T) Host {
 	h := ThisHost()
 	h.Config, h.ConfigFile, h.NoDaemon = config.Default(), "vipd.toml", "no vipd answers"
-	h.Modes = []modes.Mode{trialOf(config.IPTablesMode, true, nil)} // a trial of a real mode lasts a second
+	h.Modes = []modes.Mode{trialOf(config.IPTablesMode, true, nil)} // trying a real mode takes a second
 	k, err := balancer.ParseKey("10.96.0.10:80/tcp")
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func run(t *testing.T, words string) {
 	}
 }
 
-// flush removes all firewall rules of nft and iptables-legacy's table filter.
+// flush removes all nft rules, and all rules in iptables-legacy's filter table.
 func flush(t *testing.T) {
 	t.Helper()
 	for _, words := range []string{
@@ -94,12 +94,11 @@ func TestRealModes(t *testing.T) {
 	wantFinding(t, h, "tools", Warning, "iptables is not installed")
 }
 
-// mode returns the real mode with this name.
 func mode(t *testing.T, name config.ModeName) modes.Mode {
 	t.Helper()
 	m, ok := modes.Find(name)
 	if !ok {
-		t.Fatalf("mode %s does not exist on this system, want it to exist", name)
+		t.Fatalf("mode %s is missing on this system", name)
 	}
 	return m
 }
@@ -120,8 +119,8 @@ func TestRealBackends(t *testing.T) {
 	}
 }
 
-// TestRealDropsBefore adds other programs' rules before vipd's jump. Doctor must find them with the
-// real iptables, and the finding's command must move the jump to the front.
+// TestRealDropsBefore adds other programs' rules before vipd's jump. Doctor must find the rules
+// with the real iptables, and the finding's command must move the jump to the front.
 func TestRealDropsBefore(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft", "iptables-legacy", "nft")
@@ -147,7 +146,7 @@ func TestRealDropsBefore(t *testing.T) {
 			}
 			f := wantFinding(t, namespace(t), "firewall", test.level, "in FORWARD of "+program)
 			if got := Drops(t.Context(), namespace(t)); !slices.Contains(got, f) {
-				t.Errorf("%s %s: Drops() = %+v, want %+v among them", program, test.rule, got, f)
+				t.Errorf("%s %s: Drops() = %+v, want %+v in it", program, test.rule, got, f)
 			}
 			if out, err := exec.Command("sh", "-ec", f.Fix).CombinedOutput(); err != nil {
 				t.Fatalf("%s: %v: %s", f.Fix, err, out)
@@ -161,8 +160,8 @@ func TestRealDropsBefore(t *testing.T) {
 	}
 }
 
-// TestRealForeignChains adds chains of another program that drop packets. Doctor must find them
-// with the real nft, and the finding's command must fix the cause.
+// TestRealForeignChains adds chains of another program that drop packets. Doctor must find the
+// chains with the real nft, and the finding's command must fix the cause.
 func TestRealForeignChains(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables", "nft")
@@ -180,7 +179,7 @@ func TestRealForeignChains(t *testing.T) {
 	if found := find(t, namespace(t), "firewall", "fw input"); len(found) > 0 {
 		t.Errorf("findings for a chain that accepts everything = %+v, want none", found)
 	}
-	if !strings.Contains(f.Fix, "0x8000 == 0x8000") { // vipd's bit of the connection mark
+	if !strings.Contains(f.Fix, "0x8000 == 0x8000") { // vipd's bit in the connection mark
 		t.Errorf("command = %q, want it to accept only connections with vipd's mark", f.Fix)
 	}
 	run(t, f.Fix)
@@ -206,9 +205,9 @@ func TestRealOthers(t *testing.T) {
 	}
 }
 
-// TestRealForeignRules adds other programs' rules. Some prevent tracking, translations or marks,
-// and others are harmless. Doctor and the daemon's own check must find exactly the harmful rules,
-// and the finding's command must remove the rule.
+// TestRealForeignRules adds other programs' rules. Some prevent connection tracking, translation or
+// marks, and the other rules are harmless. Doctor and the daemon's own check must find exactly the
+// harmful rules, and the finding's command must remove the rule.
 func TestRealForeignRules(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft", "iptables-legacy", "nft")
@@ -216,7 +215,7 @@ func TestRealForeignRules(t *testing.T) {
 	const tracking, translates, marks = "keeps connections of 10.96.0.10:80/tcp (web) from being tracked", "translates connections to 10.96.0.10:80/tcp (web) before vipd", "changes marks that vipd uses"
 	for _, test := range []struct {
 		mode  config.ModeName
-		chain string // the type, hook and priority of an nft chain, or a table of iptables
+		chain string // an nft chain's type, hook and priority, or an iptables table
 		rule  string
 		level Level // "" means no finding
 		what  string
@@ -269,7 +268,7 @@ func TestRealForeignRules(t *testing.T) {
 		for _, look := range []func() []Finding{func() []Finding { return Examine(t.Context(), h()) }, func() []Finding { return Drops(t.Context(), h()) }} {
 			found := slices.DeleteFunc(look(), func(f Finding) bool { return !isFinding(f) })
 			if wanted := test.level != ""; wanted != (len(found) > 0) {
-				t.Errorf("%s, %s: %s: findings = %+v, want any = %v", test.mode, test.chain, test.rule, found, wanted)
+				t.Errorf("%s, %s: %s: findings = %+v, want findings = %v", test.mode, test.chain, test.rule, found, wanted)
 			}
 			for _, f := range found {
 				if f.Level != test.level || !strings.Contains(f.What, test.what) {
@@ -344,8 +343,8 @@ func must(t *testing.T, read func(string) ([]byte, error), path string) []byte {
 	return text
 }
 
-// TestVIPElsewhere examines VIPs of a real device, and then adds them to another host. Doctor must
-// report one problem, and only after the other host has the VIPs.
+// TestVIPElsewhere examines VIPs on a real device, and then adds the VIPs to another host. Doctor
+// must report one problem, and only after the other host has the VIPs.
 func TestVIPElsewhere(t *testing.T) {
 	l := lab.New(t)
 	other := l.Add("other")
@@ -380,7 +379,7 @@ func TestVIPElsewhere(t *testing.T) {
 	}
 }
 
-// TestVIPOfAnotherHost examines VIPs on vipd0 that a neighbour also has as addresses. There must be
+// TestVIPOfAnotherHost examines VIPs on vipd0 that are also addresses of a neighbour. There must be
 // a problem that names the device that leads to the neighbour.
 func TestVIPOfAnotherHost(t *testing.T) {
 	l := lab.New(t)
@@ -403,7 +402,7 @@ func TestVIPOfAnotherHost(t *testing.T) {
 }
 
 // TestVIPOnOwnLinks connects two devices of the host to the same link, so the host answers its own
-// probe for a VIP. This answer must not count as another host.
+// probe for a VIP. Doctor must not report this answer as another host.
 func TestVIPOnOwnLinks(t *testing.T) {
 	lab.New(t)
 	run(t, "ip link add lan type bridge")

@@ -21,12 +21,11 @@ const (
 // verdict describes which connections to VIPs a list of rules drops.
 type verdict struct {
 	drops reach
-	// by lists the rules that drop connections.
-	by []string
+	by    []string
 }
 
-// before returns the rules that precede vipd's jump in a chain of the table filter, and the jump
-// itself. Without vipd's jump, it returns nil and "".
+// before returns the rules that precede vipd's jump in a chain of the filter table, and the jump
+// itself. If vipd's jump is missing, it returns nil and "".
 func (b *iptablesRules) before(chain string) (others []string, jump string) {
 	rules := b.chainOf("filter", chain).rules
 	for i, rule := range rules {
@@ -37,11 +36,11 @@ func (b *iptablesRules) before(chain string) (others []string, jump string) {
 	return nil, ""
 }
 
-// maxJumps is the maximum depth to which jumps between chains are followed. Real rule sets are less
-// deep, and the kernel rejects loops.
+// maxJumps is the maximum depth to which jumps between chains are followed. Real rule sets are
+// shallower, and the kernel rejects loops.
 const maxJumps = 16
 
-// judge returns whether the rules, which are from the table filter, drop no, some or all
+// judge returns whether the rules, which are from the filter table, drop none, some or all of the
 // connections to VIPs, and which rules drop them. It follows jumps to other chains.
 func judge(o *observed, b *iptablesRules, rules []string, depth int) verdict {
 	var sum verdict
@@ -76,7 +75,6 @@ func judge(o *observed, b *iptablesRules, rules []string, depth int) verdict {
 	return sum
 }
 
-// target returns the target of a rule, or "" if it has none.
 func target(rule string) string {
 	words := strings.Fields(rule)
 	for i := len(words) - 2; i >= 0; i-- {
@@ -116,8 +114,8 @@ func letsVIPsThrough(o *observed, rule string) bool {
 	return slices.ContainsFunc(parts, func(part string) bool { return strings.HasPrefix(rule, part) })
 }
 
-// dropsBefore looks for other programs' rules that drop packets to VIPs before vipd's jump in the
-// chain accepts them.
+// dropsBefore looks for other programs' rules that drop packets to VIPs ahead of vipd's jump, which
+// would accept them.
 func dropsBefore(o *observed, b *iptablesRules, chain string) []Finding {
 	others, jump := b.before(chain)
 	verdict := judge(o, b, others, 0)
@@ -135,7 +133,7 @@ func dropsBefore(o *observed, b *iptablesRules, chain string) []Finding {
 		"connections to VIPs that match are lost "+remedy, fix)}
 }
 
-// filtered returns the chains that connections to VIPs pass through.
+// filtered returns the filter table's chains that connections to VIPs pass through.
 func filtered(o *observed) []string {
 	chains := []string{"INPUT"}
 	if o.mode().Forward { // in other modes, connections end on this host
@@ -147,7 +145,7 @@ func filtered(o *observed) []string {
 	return chains
 }
 
-// checkRules looks for policies of iptables, and rules before vipd's own, that drop connections to
+// checkRules looks for iptables policies, and rules ahead of vipd's rules, that drop connections to
 // VIPs.
 func checkRules(ctx context.Context, o *observed) (found []Finding) {
 	if !o.Root {

@@ -47,12 +47,13 @@ func checkOwnership(ctx context.Context, o *observed) []Finding {
 	return found
 }
 
-// maxRefreshDelay is the maximum acceptable delay of vipd owner's periodic refresh of the gate.
-// With a much longer delay, vipd owner loses its VIPs.
+// maxRefreshDelay is the maximum acceptable delay when vipd owner periodically refreshes the gate
+// (the rules that block a host's VIPs once it may no longer own them). After a much longer delay,
+// vipd owner loses its VIPs.
 const maxRefreshDelay = 100 * time.Millisecond
 
-// ownerState returns the problems that vipd owner reports, its delays, and VIPs for which no device
-// has a network.
+// ownerState returns the problems and delays that vipd owner reports, and the VIPs that are in no
+// device's network.
 func ownerState(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Finding) {
 	for _, text := range s.Problems {
 		found = append(found, problem(text, "", ""))
@@ -68,7 +69,7 @@ func ownerState(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Fin
 	return found
 }
 
-// ownerGroups returns the state and the problems of each VRRP group.
+// ownerGroups returns each VRRP group's state and problems.
 func ownerGroups(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Finding) {
 	if len(s.VRRP.Groups) == 0 {
 		return []Finding{problem("this host has no VRRP group, so it owns no VIPs", "vipctl status shows the reason", "vipctl status")}
@@ -88,8 +89,8 @@ func ownerGroups(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Fi
 	return found
 }
 
-// ownerSession checks the connections of vipd owner to etcd and to the other hosts, which must
-// confirm it. Without problems, it lists these hosts.
+// ownerSession checks vipd owner's connections to etcd and to the other hosts, which must confirm
+// it. Without problems, it lists these hosts.
 func ownerSession(_ context.Context, o *observed, s *api.OwnerStatus) (found []Finding) {
 	for _, node := range slices.Sorted(maps.Keys(s.Waiting)) {
 		who := s.Waiting[node]
@@ -128,7 +129,7 @@ func ownerSession(_ context.Context, o *observed, s *api.OwnerStatus) (found []F
 }
 
 // otherHolders looks for owned VIPs in the configurations of keepalived and vip-manager, if these
-// programs run.
+// programs are running.
 func otherHolders(_ context.Context, o *observed, s *api.OwnerStatus) (found []Finding) {
 	for _, other := range []struct{ program, file string }{
 		{"keepalived", "/etc/keepalived/keepalived.conf"}, {"vip-manager", "/etc/default/vip-manager.yml"}, {"vip-manager", "/etc/patroni/vip-manager.yml"},

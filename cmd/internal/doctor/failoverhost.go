@@ -14,7 +14,7 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// ownerLimits returns a warning for each privilege or resource limit that vipd owner lacks.
+// ownerLimits returns a warning for each privilege or resource that vipd owner lacks.
 func ownerLimits(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Finding) {
 	for _, text := range s.Hindered {
 		found = append(found, warning("vipd owner lacks a privilege or a limit that it needs: "+text, "on a busy host it might be late, and lose its VIPs", "systemctl cat vipd-owner"))
@@ -22,7 +22,7 @@ func ownerLimits(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Fi
 	return found
 }
 
-// virtualMachine returns a note if this host is a virtual machine. A pause also stops the host's
+// virtualMachine returns a note if this host is a virtual machine. Pausing it also stops its
 // clocks, so after a pause it still answers for its VIPs for a short time.
 func virtualMachine(ctx context.Context, o *observed, s *api.OwnerStatus) []Finding {
 	text, err := o.Run(ctx, "systemd-detect-virt", "--vm")
@@ -33,8 +33,8 @@ func virtualMachine(ctx context.Context, o *observed, s *api.OwnerStatus) []Find
 		"its clocks stop during a pause: put the node on standby before a snapshot or a migration with a longer pause", "vipctl node standby "+s.Node+" --wait")}
 }
 
-// flushedGate returns a warning if a restart of nftables.service would remove the rules that gate
-// owned VIPs.
+// flushedGate returns a warning if a restart of nftables.service would remove the rules that block
+// VIPs on a host that does not own them.
 func flushedGate(ctx context.Context, o *observed, _ *api.OwnerStatus) []Finding {
 	if o.kernelSince(6, 9) || !strings.Contains(o.text("/etc/nftables.conf"), "flush ruleset") {
 		return nil
@@ -90,8 +90,8 @@ func hostOf(text string) netip.Addr {
 	return a.Unmap()
 }
 
-// etcdElection returns a note if an etcd on this host has an election timeout of at least a second.
-// It reads the timeout from the process's arguments, environment and configuration file.
+// etcdElection returns a note if an etcd member on this host has an election timeout of at least a
+// second. It reads the timeout from the process's arguments, environment and configuration file.
 func etcdElection(_ context.Context, o *observed, _ *api.OwnerStatus) []Finding {
 	words := o.Words("etcd")
 	if len(words) == 0 {
@@ -128,9 +128,9 @@ func setting(word, name string) (value string, ok bool) {
 	return strings.Trim(value, ` "'`), ok && key == name
 }
 
-// gateways looks for owned VIPs whose services keep the clients' addresses. Their endpoints need a
-// gateway address that moves together with the VIP. It returns a note if the VIP's group has no
-// such address.
+// gateways looks for owned VIPs whose services keep the clients' addresses. The endpoints of these
+// services need a gateway address that moves together with the VIP. If the VIP's group has no
+// gateway address, gateways returns a note.
 func gateways(_ context.Context, _ *observed, s *api.OwnerStatus) []Finding {
 	inner := map[string]bool{}
 	for _, vip := range s.VIPs {

@@ -10,8 +10,8 @@ import (
 )
 
 // checkFastPath lists other programs' chains that filter forwarded packets. With fast_path,
-// established connections bypass these chains, so they are neither counted there nor dropped by
-// rules that are added later.
+// established connections bypass these chains, which neither count them nor drop them if a rule is
+// added later.
 func checkFastPath(ctx context.Context, o *observed) []Finding {
 	name := o.mode().Name
 	if len(o.Config.FastPath) == 0 || name != config.IPTablesMode && name != config.NFTablesMode {

@@ -14,9 +14,9 @@ type Level string
 const (
 	// OK means that nothing needs to be done.
 	OK Level = "ok"
-	// Note is information that rarely needs a reaction.
+	// Note is information that rarely needs action.
 	Note Level = "note"
-	// Warning means that something may go wrong, or that some traffic may be lost.
+	// Warning means that something may fail, or that some traffic may be lost.
 	Warning Level = "warning"
 	// Problem means that a part of the configuration can't work.
 	Problem Level = "problem"
@@ -25,13 +25,13 @@ const (
 // Finding is one observation of a check.
 type Finding struct {
 	Level Level `json:"level"`
-	// Check is the name of the check, such as "sysctls".
+	// Check is the check's name, such as "sysctls".
 	Check string `json:"check"`
 	// What is the observation, as a sentence without a full stop.
 	What string `json:"what"`
 	// Why explains why the observation matters. It is "" if that is obvious.
 	Why string `json:"why,omitempty"`
-	// Fix is a command that fixes the cause, or that shows more about it. It is "" if no action is
+	// Fix is a command that fixes the cause or shows more about it. It is "" if no action is
 	// needed.
 	Fix string `json:"mend,omitempty"`
 }
@@ -47,7 +47,7 @@ func problem(what, why, fix string) Finding {
 	return Finding{Level: Problem, What: what, Why: why, Fix: fix}
 }
 
-// Problem returns the finding as a problem for the daemon's status.
+// Problem converts the finding to a problem in the daemon's status.
 func (f Finding) Problem() balancer.Problem {
 	p := balancer.Problem{Severity: balancer.SeverityWarning, Text: f.What}
 	if f.Level == Problem {
@@ -62,7 +62,8 @@ func (f Finding) Problem() balancer.Problem {
 	return p
 }
 
-// orFine returns found or, if found is empty, a finding of level OK with the text what.
+// orFine returns found. If found is empty, it returns a finding of level OK with the text what
+// instead.
 func orFine(found []Finding, what string) []Finding {
 	if len(found) == 0 {
 		return []Finding{fine(what)}
@@ -70,10 +71,10 @@ func orFine(found []Finding, what string) []Finding {
 	return found
 }
 
-// grave removes findings other than warnings and problems.
+// grave removes all findings except warnings and problems.
 func grave(found []Finding) []Finding {
 	return slices.DeleteFunc(found, func(f Finding) bool { return f.Level != Warning && f.Level != Problem })
 }
 
-// list formats the first five elements of a list, and the number of the others.
+// list formats the first five elements of a list, and counts the remaining elements.
 func list(all []string) string { return wording.Some(all, 5) }

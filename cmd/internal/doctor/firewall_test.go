@@ -78,8 +78,8 @@ func TestFindingsOfFirewalls(t *testing.T) {
 	})
 }
 
-// TestJudge judges rules that precede vipd's jump. The result must say whether the rules drop no,
-// some or all connections to VIPs.
+// TestJudge judges rules that precede vipd's jump. The result must say whether the rules drop none,
+// some or all of the connections to VIPs.
 func TestJudge(t *testing.T) {
 	o := observe(t.Context(), newFakeHost().Host)
 	b := &iptablesRules{tables: map[string]map[string]*chain{"filter": {

@@ -32,7 +32,7 @@ func checkFleet(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// exposed reports whether at least one URL leads to another host without TLS.
+// exposed reports whether any URL refers to another host without using TLS.
 func exposed(urls []string) bool {
 	return slices.ContainsFunc(urls, func(u string) bool {
 		host, plain := strings.CutPrefix(u, "http://")

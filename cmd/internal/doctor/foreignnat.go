@@ -10,7 +10,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// readNAT reads other programs' rules in the table nat, unless the table was already read. It
+// readNAT reads other programs' rules in the nat table, unless it has already read the table. It
 // follows jumps from PREROUTING and OUTPUT, and skips the chains of vipd and kube-proxy, which may
 // have rules for each service.
 func (b *iptablesRules) readNAT(ctx context.Context, o *observed) {
@@ -46,13 +46,13 @@ func isTarget(to string) bool {
 	return slices.Contains(targets, to) || strings.HasPrefix(to, "VIPD-") || strings.HasPrefix(to, "KUBE-")
 }
 
-// sees reports whether the rule applies to the IP family of a.
+// sees reports whether the rule applies to a's address family.
 func (f *foreignRule) sees(a netip.Addr) bool {
 	return f.family == "inet" || (f.family == "ip") == a.Is4()
 }
 
-// named returns the frontends for which the rule matches a packet, each with its service. The
-// function packets returns a frontend's sample packets.
+// named returns the frontends for which the rule matches at least one sample packet, each with its
+// service. The function packets returns a frontend's sample packets.
 func (f *foreignRule) named(o *observed, packets func(Frontend) []sample) (names []string) {
 	for _, at := range o.Frontends {
 		if !f.sees(at.Addr) {
@@ -83,8 +83,8 @@ func bothWays(f Frontend) []sample {
 	return all
 }
 
-// forwarded returns the same samples as bothWays, and also packets to the endpoints, as the hooks
-// forward and postrouting see them.
+// forwarded returns bothWays's samples, and also packets to the endpoints, as the forward and
+// postrouting hooks see them.
 func forwarded(f Frontend) []sample {
 	all := bothWays(f)
 	for _, b := range f.Backends {
@@ -93,8 +93,8 @@ func forwarded(f Frontend) []sample {
 	return all
 }
 
-// grade returns a finding about the rule. It is a problem if all conditions of the rule are known,
-// and otherwise a warning.
+// grade returns a finding about the rule. It is a problem if all of the rule's conditions are
+// known, and otherwise a warning.
 func (f *foreignRule) grade(what, why string) Finding {
 	if f.more {
 		return warning(what, why+" if they match the rule's other conditions", f.remove)
@@ -102,8 +102,8 @@ func (f *foreignRule) grade(what, why string) Finding {
 	return problem(what, why, f.remove)
 }
 
-// translatesFirst reports whether the rule translates connections to VIPs before vipd does in the
-// mode in use.
+// translatesFirst reports whether the rule translates connections to VIPs before the mode in use
+// does.
 func (f *foreignRule) translatesFirst(o *observed) bool {
 	if f.hook != "prerouting" && f.hook != "output" {
 		return false
@@ -155,7 +155,7 @@ func checkTracking(_ context.Context, o *observed) (found []Finding) {
 // marksLate reports whether the rule changes a connection's mark after vipd has set it. vipd reads
 // the mark at the first packet, so earlier changes don't matter.
 func (f *foreignRule) marksLate() bool {
-	const sorting, source = -110, 96 // the priorities of the guard's chains
+	const sorting, source = -110, 96 // priorities of the guard's chains
 	switch f.hook {
 	case "prerouting", "output":
 		return f.priority > sorting

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// foreignRule is a rule of another program that exempts packets from tracking, translates
-// connections, or changes connection marks.
+// foreignRule is another program's rule that exempts packets from tracking, translates connections,
+// or changes connection marks.
 type foreignRule struct {
 	conditions
 	// family is ip, ip6 or inet.
@@ -24,22 +24,21 @@ type foreignRule struct {
 	where, remove string
 
 	untracks, translates bool
-	// overwrites holds the bits of a connection's mark that the rule changes.
+	// overwrites holds the connection mark bits that the rule changes.
 	overwrites uint32
-	// unmarked reports whether the rule matches only connections without a mark. opening reports
+	// unmarked reports whether the rule matches only connections whose mark is 0. opening reports
 	// whether it matches only new connections.
 	unmarked, opening bool
 }
 
-// These are the priorities at which the kernel runs iptables' tables.
+// These are the netfilter priorities of iptables' tables.
 const (
 	rawTablePriority    = -300
 	mangleTablePriority = -150
 	natTablePriority    = -100
 )
 
-// maxFollowed limits the number of chains that are read from a base chain, and so also the depth of
-// jumps.
+// maxFollowed limits how many chains are read per base chain, and thereby also the depth of jumps.
 const maxFollowed = 32
 
 // foreignRules reads other programs' rules that affect tracking, translation or marks. It skips the
@@ -81,7 +80,7 @@ func (o *observed) foreignRules(ctx context.Context) []foreignRule {
 	return all
 }
 
-// tablesReader collects the foreign rules of iptables that are reachable from a base chain.
+// tablesReader collects the foreign iptables rules that are reachable from a base chain.
 type tablesReader struct {
 	b           *iptablesRules
 	table, hook string
@@ -124,8 +123,8 @@ func (r *tablesReader) read(name string) {
 	}
 }
 
-// connectionBits returns the bits of the connection mark that an iptables rule, split into words,
-// may change.
+// connectionBits returns the connection mark bits that an iptables rule may change. words is the
+// rule, split at spaces.
 func connectionBits(words []string) uint32 {
 	at := slices.Index(words, "CONNMARK")
 	if at < 0 {
@@ -157,7 +156,7 @@ func connectionBits(words []string) uint32 {
 	return 0
 }
 
-// nftReader collects the foreign rules of nft that are reachable from a base chain.
+// nftReader collects the foreign nft rules that are reachable from a base chain.
 type nftReader struct {
 	o     *observed
 	base  *nftChain
@@ -225,7 +224,7 @@ func (r *nftRule) needsUnmarked() bool {
 	})
 }
 
-// connectionBits returns the bits of the connection mark that the rule may change.
+// connectionBits returns the connection mark bits that the rule may change.
 func (r *nftRule) connectionBits() (bits uint32) {
 	for _, e := range r.Expr {
 		var m struct {
@@ -244,7 +243,7 @@ func (r *nftRule) connectionBits() (bits uint32) {
 }
 
 // changedBits returns the bits in which a new connection mark may differ from the old mark. value
-// is the nft expression of the new mark.
+// is the nft expression for the new mark.
 func changedBits(value json.RawMessage) uint32 {
 	var expression struct {
 		CT *struct {

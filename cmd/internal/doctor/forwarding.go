@@ -7,7 +7,7 @@ import (
 )
 
 // checkForwarding checks whether this host forwards IPv4 packets. Modes that forward packets need
-// this for traffic from other hosts.
+// forwarding for traffic from other hosts.
 func checkForwarding(_ context.Context, o *observed) []Finding {
 	if !o.mode().Forward {
 		return nil

@@ -22,13 +22,13 @@ type Frontend struct {
 	Service  balancer.Name
 	// Scheduler is the scheduler that the mode in use applies, or "" if it is unknown.
 	Scheduler balancer.Scheduler
-	// Backends are the frontend's endpoints. Direct holds the addresses to which packets are
-	// forwarded unchanged, by direct routing.
+	// Backends are the frontend's endpoints. Direct holds the endpoints' addresses to which direct
+	// routing forwards packets unchanged.
 	Backends []netip.AddrPort
 	Direct   []netip.Addr
-	// FromClients reports whether vipd connects to endpoints from the addresses of clients.
+	// FromClients reports whether vipd connects to endpoints from the clients' addresses.
 	FromClients bool
-	// Idle is the reason why no endpoint of the frontend gets new connections, or "" if an endpoint
+	// Idle is the reason why none of the frontend's endpoints gets new connections, or "" if one
 	// does.
 	Idle string
 }
@@ -45,7 +45,7 @@ func FrontendOf(f *balancer.Frontend) Frontend {
 	return frontend
 }
 
-// AddDirect adds an endpoint to Direct, if it gets new connections by direct routing.
+// AddDirect adds an endpoint to Direct if it gets new connections through direct routing.
 func (f *Frontend) AddDirect(forward balancer.Forward, at netip.AddrPort, state balancer.BackendState) {
 	if forward == balancer.DRForward && state == balancer.Active {
 		f.Direct = append(f.Direct, at.Addr())
@@ -63,15 +63,15 @@ type Host struct {
 	Config        config.Config
 	ConfigFile    string
 	ConfigProblem string
-	// Problems holds the problems of the running vipd or, if none runs, of the configuration's
-	// services.
+	// Problems holds the running vipd's problems or, if no vipd is running, the problems of the
+	// configuration's services.
 	Problems []balancer.Problem
-	// Status is the status of the running vipd. If no vipd answers, it is nil, and NoDaemon is the
+	// Status is the running vipd's status. If no vipd answers, it is nil, and NoDaemon is the
 	// reason.
 	Status   *api.Status
 	NoDaemon string
-	// Frontends holds the frontends of the running vipd or, if none runs, the frontends compiled
-	// from the configuration.
+	// Frontends holds the running vipd's frontends or, if no vipd is running, the frontends
+	// compiled from the configuration.
 	Frontends []Frontend
 	// Modes lists the modes of this version, starting with the best.
 	Modes []modes.Mode
@@ -85,39 +85,39 @@ type Ledgers struct {
 	Held func() (map[netip.Addr]string, error)
 }
 
-// Failover reads this host's state as an owner of VIPs.
+// Failover reads the state of this host as an owner of VIPs.
 type Failover struct {
-	// Fence checks whether the kernel can fence VIPs that have one owner. If not, the error is the
-	// reason.
+	// Fence checks whether the kernel can fence (block) the VIPs that have one owner. If it can't,
+	// the error is the reason.
 	Fence func() error
 	// Owner returns the status of this host's vipd owner.
 	Owner func() (*api.OwnerStatus, error)
-	// Members returns the URLs of each member of etcd.
+	// Members returns each etcd member's URLs.
 	Members func(ctx context.Context) ([][]string, error)
 }
 
-// Link finds other hosts on the networks of this host.
+// Link finds other hosts on this host's networks.
 type Link struct {
-	// Elsewhere probes the link of a device for other hosts that answer for the given VIPs, and
-	// returns the MAC addresses of these hosts.
+	// Elsewhere probes a device's link for other hosts that answer for the VIPs. It maps each VIP
+	// that another host answers for to that host's MAC address.
 	Elsewhere func(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
-	// Neighbor returns the kernel's knowledge about a host on a link. If it is nil, links are not
+	// Neighbor returns the kernel's entry for a host on a link. If it is nil, links are not
 	// checked.
 	Neighbor func(netip.Addr) (host.Neighbor, error)
 	// Neighbours maps the addresses in the kernel's neighbour tables to their devices.
 	Neighbours func() (map[netip.Addr]string, error)
 }
 
-// observed is a Host and the data that was read from it for several checks. Checks don't change it.
+// observed is a Host with the data that several checks need. Checks don't change it.
 type observed struct {
 	Host
-	// vips holds the addresses of all frontends that are not node ports.
+	// vips holds the addresses of all frontends except node ports.
 	vips map[netip.Addr]bool
 	// interfaces lists the devices of the host.
 	interfaces []Interface
 	// backends holds the rules of each iptables backend and family.
 	backends []*iptablesRules
-	// foreign lists the rules of other programs that affect tracking, translation or marks.
+	// foreign lists other programs' rules that affect connection tracking, translation or marks.
 	foreign []foreignRule
 	// trials holds the result of each mode's trial. serves is the mode that vipd would use
 	// according to these results, or "" if they are inconclusive.
@@ -125,8 +125,8 @@ type observed struct {
 	serves config.ModeName
 }
 
-// observe reads the devices and the firewall rules of a host. tables limits the tables of iptables
-// that it reads. If there are none, it reads all tables.
+// observe reads a host's devices and firewall rules. tables lists the iptables tables to read. If
+// empty, observe reads all tables.
 func observe(ctx context.Context, h Host, tables ...string) *observed {
 	o := &observed{Host: h, vips: map[netip.Addr]bool{}}
 	o.interfaces, _ = h.Interfaces() // after an error, findings name no devices
@@ -171,8 +171,7 @@ func (o *observed) hasFamily(is4 bool) bool {
 	return slices.ContainsFunc(o.Frontends, func(f Frontend) bool { return f.Addr.Is4() == is4 })
 }
 
-// connectionMark returns the bit that vipd sets in the connection mark of each connection to a
-// frontend.
+// connectionMark returns the bit that vipd sets in the mark of each connection to a frontend.
 func (o *observed) connectionMark() uint32 { return 1 << ((o.Config.IPTables.MasqueradeBit + 1) % 32) }
 
 // translates reports whether connection tracking records how connections to VIPs are translated. It

@@ -14,7 +14,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// wantsIPVS reports whether vipd uses ipvs mode, or is configured to use it if it works.
+// wantsIPVS reports whether vipd uses ipvs mode, or is configured to try it.
 func wantsIPVS(o *observed) bool {
 	return o.Status != nil && o.Status.Mode.InUse == string(config.IPVSMode) ||
 		o.Config.Mode == config.IPVSMode || o.Config.Mode == config.AutoMode
@@ -50,7 +50,7 @@ func checkSchedulers(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// checkConnectionTable checks the number of buckets in the hash table of IPVS's connections.
+// checkConnectionTable checks the number of buckets in IPVS's connection hash table.
 func checkConnectionTable(_ context.Context, o *observed) []Finding {
 	bits, err := strconv.Atoi(o.text("/sys/module/ip_vs/parameters/conn_tab_bits"))
 	if err != nil || !wantsIPVS(o) {

@@ -22,7 +22,7 @@ func TestIPVSReal(t *testing.T) {
 	h := namespace(t)
 	real, ok := modes.Find(config.IPVSMode)
 	if !ok {
-		t.Fatal("ipvs mode exists = false, want true")
+		t.Fatal("ipvs mode is missing, want it to exist")
 	}
 	h.Modes, h.Config.RunDir = []modes.Mode{real}, t.TempDir()
 	h.Recorded = func() ([]balancer.Key, error) { return ipvs.Recorded(h.Config.RunDir) }
@@ -49,8 +49,8 @@ func TestIPVSReal(t *testing.T) {
 	wantNoIPVSFinding(t, h, "use the addresses and ports of services")
 }
 
-// ipvsFindings returns the findings of the checks modes and ipvs that contain part. It runs no
-// other checks, because they are slow in a virtual machine.
+// ipvsFindings returns the findings from the checks "modes" and "ipvs" that contain part. It runs
+// no other checks, because they are slow in a virtual machine.
 func ipvsFindings(t *testing.T, h Host, part string) []Finding {
 	t.Helper()
 	o := observe(t.Context(), h, "filter")
@@ -60,7 +60,7 @@ func ipvsFindings(t *testing.T, h Host, part string) []Finding {
 }
 
 // wantIPVSFinding requires exactly one finding that contains part, and returns it. The finding must
-// have this level, unless the level is "".
+// have the level, unless level is "".
 func wantIPVSFinding(t *testing.T, h Host, level Level, part string) Finding {
 	t.Helper()
 	found := ipvsFindings(t, h, part)

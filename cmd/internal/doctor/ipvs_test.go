@@ -18,7 +18,8 @@ import (
 	"vipd/dataplane/ipvs"
 )
 
-// newServing returns a host on which ipvs mode serves one service, and doctor finds no problems.
+// newServing returns a host on which vipd serves one service in ipvs mode, and doctor finds no
+// problems.
 func newServing() *fakeHost {
 	m := newFakeHost()
 	m.Modes = append([]modes.Mode{trialOf(config.IPVSMode, true, nil)}, m.Modes...)
@@ -214,7 +215,7 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 }
 
 // TestMissingIPVS makes the trial of ipvs mode fail for several reasons. The finding must contain
-// the reason and a command that fixes the cause, as far as the host's files show them.
+// the reason, and a command that fixes the cause, if the host's files show them.
 func TestMissingIPVS(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -291,7 +292,7 @@ func TestLikely(t *testing.T) {
 		return nil, fs.ErrNotExist
 	}
 	if m, why := Likely(read); m.Name == config.IPVSMode || why != "this kernel has no module ip_vs" {
-		t.Errorf("without IPVS: mode = %s, reason = %q; want another mode than ipvs, and a reason that names the missing module", m.Name, why)
+		t.Errorf("without IPVS: mode = %s, reason = %q; want a mode other than ipvs, and a reason that names the missing module", m.Name, why)
 	}
 	files["/lib/modules/6.1/modules.dep"] = "kernel/net/netfilter/ipvs/ip_vs.ko.xz: x\n"
 	if m, why := Likely(read); m.Name != config.IPVSMode || why != "" {

@@ -10,7 +10,7 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// need is a match extension of iptables that vipd's rules use. match is its name in the kernel, and
+// need is an iptables match extension that vipd's rules use. match is its name in the kernel, and
 // loss is the effect if the kernel lacks it.
 type need struct {
 	match string
@@ -34,8 +34,8 @@ func needs() []need {
 	}
 }
 
-// checkMatches checks whether the kernel has the matches that the mode's rules need. A match is
-// loaded already, or it is a module that can be loaded.
+// checkMatches checks whether the kernel has the matches that the mode's rules need. A match counts
+// if it is loaded, or if it is in a module that can be loaded.
 func checkMatches(_ context.Context, o *observed) (found []Finding) {
 	text, err := o.ReadFile("/proc/thread-self/net/ip_tables_matches")
 	if err != nil {
@@ -58,7 +58,7 @@ func checkMatches(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// checkConntrackTable checks whether the table of tracked connections is nearly full.
+// checkConntrackTable checks whether the connection tracking table is nearly full.
 func checkConntrackTable(_ context.Context, o *observed) []Finding {
 	var count, limit int
 	_, errCount := fmt.Sscan(o.sysctl("net.netfilter.nf_conntrack_count"), &count)

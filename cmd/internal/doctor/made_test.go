@@ -24,8 +24,8 @@ import (
 	"vipd/dataplane/userspace"
 )
 
-// fakeHost is a fake Host. The field files holds the content of the file at each path. The field
-// prints holds the output of each command line.
+// fakeHost is a fake Host. The field files maps each path to the file's content, and the field
+// prints maps each command line to its output.
 type fakeHost struct {
 	Host
 	files, prints map[string]string
@@ -33,10 +33,10 @@ type fakeHost struct {
 	owned         []balancer.Key
 	refused       []folder.Refusal
 	put           map[netip.Addr]string
-	lost          error // the error of reading the ledgers
+	lost          error // error from reading the ledgers
 	unfenced      error
-	members       [][]string // the URLs of each member of etcd
-	words         []string   // the arguments of etcd's process
+	members       [][]string // each etcd member's URLs
+	words         []string   // arguments of the etcd process
 	owner         *api.OwnerStatus
 	timeout       time.Duration // IPVS's timeout for idle TCP connections
 }
@@ -84,7 +84,7 @@ func newFakeHost() *fakeHost {
 	return m
 }
 
-// system returns a System that returns m's files and outputs.
+// system returns a System that returns the files and outputs in m.
 func (m *fakeHost) system() System {
 	return System{
 		Root: true,
@@ -159,14 +159,15 @@ func without(all []Finding, level Level) []string {
 	return lines
 }
 
-// findingCase is a change to a host without findings, and the expected findings after the change.
+// findingCase is a change to a host that has no findings, and the expected findings after the
+// change.
 type findingCase struct {
 	name   string
 	change func(*fakeHost)
 	want   []string
 }
 
-// examineEach examines the changed host of each case, and compares the findings with the expected
+// examineEach examines each case's changed host, and compares its findings with the expected
 // findings. It ignores findings of level OK.
 func examineEach(t *testing.T, host func() *fakeHost, cases []findingCase) {
 	t.Helper()

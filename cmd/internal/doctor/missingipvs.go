@@ -30,8 +30,8 @@ func missingIPVS(s System) (why, fix string) {
 	return "this kernel was built without the module ip_vs", s.packaged("ip_vs")
 }
 
-// contained reports whether this process runs in a container, which it detects by the files of
-// container engines.
+// contained reports whether this process is running in a container, which it detects by files that
+// container engines create.
 func (s System) contained() bool {
 	return slices.ContainsFunc([]string{"/.dockerenv", "/run/.containerenv", "/run/systemd/container"}, s.exists)
 }
@@ -42,8 +42,8 @@ func (s System) nested() bool {
 	return len(ids) > 0 && !slices.Equal(ids, []string{"0", "0", "4294967295"})
 }
 
-// capable reports whether this process has the capability with this number, or whether that is
-// unknown.
+// capable reports whether this process has the capability with this number. It returns true if that
+// is unknown.
 func (s System) capable(number int) bool {
 	for line := range strings.Lines(s.text("/proc/self/status")) {
 		if text, ok := strings.CutPrefix(line, "CapEff:"); ok {

@@ -12,11 +12,11 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// trial is the result of trying whether a mode works on this host.
+// trial is the result of trying a mode on this host.
 type trial struct {
 	mode modes.Mode
 	// skipped is the reason why the mode could not be tried, or "". inUse reports whether the mode
-	// is in use. Such a mode is not tried, because it is known to work.
+	// is in use. The mode in use is not tried, because it is known to work.
 	skipped string
 	inUse   bool
 	// detail describes the mode if it works. err is the reason if it does not.
@@ -39,7 +39,7 @@ func (o *observed) tryModes(ctx context.Context) {
 	o.serves = serving(o.Config.Mode, o.trials)
 }
 
-// try tries a mode: it creates a dataplane of the mode, and closes it without applying anything.
+// try tries a mode: it creates the mode's dataplane, and closes it without applying anything.
 func try(ctx context.Context, o *observed, m modes.Mode) trial {
 	t := trial{mode: m}
 	if m.Forward && !o.Root {
@@ -63,8 +63,9 @@ func try(ctx context.Context, o *observed, m modes.Mode) trial {
 	return t
 }
 
-// trialConfig returns the configuration for a trial. If vipd runs, run_dir is replaced with a
-// temporary directory, so the trial does not touch vipd's records. done removes the directory.
+// trialConfig returns the configuration for a trial. If vipd is running, trialConfig replaces
+// run_dir with a temporary directory, so the trial does not touch vipd's records. The function done
+// removes the directory.
 func trialConfig(o *observed) (c config.Config, done func(), err error) {
 	c, done = o.Config, func() {}
 	if o.Status == nil {
@@ -76,7 +77,7 @@ func trialConfig(o *observed) (c config.Config, done func(), err error) {
 	return c, done, err
 }
 
-// serving returns the mode that vipd would use if the mode wanted is configured. It returns wanted
+// serving returns the mode that vipd would use if wanted is the configured mode. It returns wanted
 // if that mode works or could not be tried, and otherwise the best mode that works. It returns ""
 // if no mode works, or if a better mode could not be tried.
 func serving(wanted config.ModeName, all []trial) config.ModeName {
@@ -134,7 +135,7 @@ func failedTrial(o *observed, t trial) Finding {
 	return f
 }
 
-// checkChoice reports which mode vipd uses, or would use, if the configured mode is auto.
+// checkChoice reports which mode vipd uses or would use if the configured mode is auto.
 func checkChoice(_ context.Context, o *observed) []Finding {
 	wanted := o.Config.Mode
 	if o.Status != nil {
@@ -168,8 +169,8 @@ func checkChoice(_ context.Context, o *observed) []Finding {
 }
 
 // Likely returns the mode that auto probably selects on a host, and the reason why it skips better
-// modes. read reads a file of that host. Likely only looks for the module ip_vs and tries no mode,
-// so vipd may select another mode.
+// modes. The function read reads a file on that host. Likely only looks for the module ip_vs and
+// tries no mode, so vipd may select another mode.
 func Likely(read func(path string) ([]byte, error)) (mode modes.Mode, why string) {
 	s := System{ReadFile: read}
 	for _, mode = range modes.All() {
@@ -181,7 +182,6 @@ func Likely(read func(path string) ([]byte, error)) (mode modes.Mode, why string
 	return mode, why
 }
 
-// upper changes the first letter of text to upper case.
 func upper(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
 // in returns detail in parentheses after a space, or "" if it is empty.

@@ -64,8 +64,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestTrialsApart runs trials with and without a running vipd. If vipd runs, the trial must use
-// another run_dir, which must be removed afterwards.
+// TestTrialsApart runs trials with and without a running vipd. If vipd is running, the trial must
+// use another run_dir, which must be removed afterwards.
 func TestTrialsApart(t *testing.T) {
 	for _, runs := range []bool{true, false} {
 		m := newFakeHost()
@@ -83,10 +83,10 @@ func TestTrialsApart(t *testing.T) {
 		}}}
 		Examine(t.Context(), m.Host)
 		if apart := used != m.Config.RunDir; apart != runs {
-			t.Errorf("with vipd running = %t: run_dir of the trial = %s, run_dir of vipd = %s; want them to differ only if vipd runs", runs, used, m.Config.RunDir)
+			t.Errorf("vipd running = %t: trial's run_dir = %s, vipd's run_dir = %s; want them to differ only if vipd is running", runs, used, m.Config.RunDir)
 		}
 		if _, err := os.Stat(used); runs && !os.IsNotExist(err) {
-			t.Errorf("after the trial, error of Stat(%s) = %v, want an error that the directory does not exist", used, err)
+			t.Errorf("after the trial: Stat(%s) = %v, want an error that the directory does not exist", used, err)
 		}
 	}
 }

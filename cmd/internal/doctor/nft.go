@@ -39,7 +39,7 @@ func (c *nftChain) fromTables() bool {
 		strings.ToUpper(c.Name) == c.Name
 }
 
-// place returns the chain's family, table and name, as nft's commands need them.
+// place returns the chain's family, table and name in the syntax of nft commands.
 func (c *nftChain) place() string { return c.Family + " " + c.Table + " " + c.Name }
 
 // nft runs nft -j, and returns the objects in its output.
@@ -57,7 +57,7 @@ func (s System) nft(ctx context.Context, args ...string) ([]nftObject, error) {
 	return answer.Objects, nil
 }
 
-// checkForeignChains looks for chains of other programs' nft tables that may drop connections to
+// checkForeignChains looks for chains in other programs' nft tables that may drop connections to
 // VIPs.
 func checkForeignChains(ctx context.Context, o *observed) (found []Finding) {
 	if !o.Root {
@@ -84,8 +84,8 @@ func checkForeignChains(ctx context.Context, o *observed) (found []Finding) {
 	return orFine(found, "no foreign nft table drops by default or mentions your VIPs")
 }
 
-// foreignChain reports whether a chain drops packets by its policy or by a rule without conditions,
-// and which rules drop packets to a VIP or an endpoint.
+// foreignChain reports whether a chain's policy or a rule without conditions drops packets, and
+// which rules drop packets to a VIP or an endpoint.
 func foreignChain(ctx context.Context, o *observed, c *nftChain) (found []Finding) {
 	how := ""
 	if c.Policy == "drop" {
@@ -149,14 +149,14 @@ func (r *nftRule) dropsAll() bool {
 	return ends
 }
 
-// ends reports whether the rule contains one of these statements, such as "accept".
+// ends reports whether the rule contains one of the verdicts, such as "accept".
 func (r *nftRule) ends(verdicts ...string) bool {
 	return slices.ContainsFunc(r.Expr, func(e map[string]json.RawMessage) bool {
 		return slices.ContainsFunc(verdicts, func(verdict string) bool { return e[verdict] != nil })
 	})
 }
 
-// named returns the frontends and endpoints whose addresses the rule names as destinations.
+// named returns the frontends and endpoints whose addresses are destinations in the rule.
 func named(o *observed, r *nftRule) (places []string) {
 	var hosts []netip.Prefix
 	port := uint16(0) // 0 means any port

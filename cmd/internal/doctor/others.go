@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// checkPrograms looks for kube-proxy, Docker and firewalls, whose rules may also affect packets of
-// services.
+// checkPrograms looks for kube-proxy, Docker and firewalls, whose rules may also affect services'
+// packets.
 func checkPrograms(ctx context.Context, o *observed) (found []Finding) {
 	chains := map[string]bool{}
 	for _, b := range o.backends {

@@ -12,9 +12,9 @@ import (
 	"vipd/balancer"
 )
 
-// checkOutput searches the chain OUTPUT for rules that drop packets from this host to endpoints.
+// checkOutput searches the OUTPUT chain for rules that drop packets from this host to endpoints.
 // Health checks, userspace mode and local programs send such packets. vipd's own rules accept only
-// the packets of local programs.
+// packets from local programs.
 func checkOutput(_ context.Context, o *observed) (found []Finding) {
 	for _, b := range o.backends {
 		found = append(found, droppedOutput(o, b)...)
@@ -22,8 +22,8 @@ func checkOutput(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// droppedOutput returns a finding for each rule that drops packets to endpoints in the chain OUTPUT
-// of one backend.
+// droppedOutput returns a finding for each rule in a backend's OUTPUT chain that drops packets to
+// endpoints.
 func droppedOutput(o *observed, b *iptablesRules) (found []Finding) {
 	if c := b.chainOf("filter", "OUTPUT"); c.policy != "DROP" && judge(o, b, c.rules, 0).drops == nothing {
 		return nil
@@ -59,11 +59,11 @@ func droppedOutput(o *observed, b *iptablesRules) (found []Finding) {
 // advert. Key is its destination.
 type packet struct {
 	balancer.Key
-	// here reports whether the endpoint is on this host, so the packet leaves through lo.
+	// here reports whether the endpoint is on this host. If so, the packet leaves through lo.
 	here bool
 }
 
-// verdictOf reports whether a chain of the table filter accepts the packet. If the chain certainly
+// verdictOf reports whether a chain in the filter table accepts the packet. If the chain certainly
 // drops the packet, by is the rule or the policy that drops it. A rule with unknown conditions,
 // such as a user ID, counts if it accepts packets, but not if it drops them.
 func (b *iptablesRules) verdictOf(to packet, name string, depth int) (accepted bool, by string) {
@@ -98,8 +98,8 @@ func (b *iptablesRules) verdictOf(to packet, name string, depth int) (accepted b
 	return false, ""
 }
 
-// matches reports in may whether a rule may match the packet, and in sure whether it certainly
-// does. The rule has iptables-save's syntax.
+// matches evaluates a rule in iptables-save's syntax: may reports whether the rule may match the
+// packet, and sure whether it certainly matches.
 func (to packet) matches(rule string) (may, sure bool) {
 	conditions, _, _ := strings.Cut(strings.Replace(withoutComment(rule), "-g ", "-j ", 1), "-j ")
 	words := append(strings.Fields(conditions), "")
@@ -130,8 +130,8 @@ func withoutComment(rule string) string {
 	return before + after
 }
 
-// fulfils reports in fits whether the packet satisfies an option of iptables with this value. known
-// is false if that can't be determined.
+// fulfils evaluates an iptables option: fits reports whether the packet satisfies it, and known
+// whether that can be determined.
 func (to packet) fulfils(option, value string) (fits, known bool) {
 	switch option {
 	case "-d":

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// savedRules maps each file of firewall rules that is loaded at boot to a command that saves the
-// host's rules without vipd's. netfilter-persistent, iptables-services and nftables.service load
+// savedRules maps each firewall rule file that is loaded at boot to a command that saves the host's
+// rules without vipd's rules. netfilter-persistent, iptables-services and nftables.service load
 // these files.
 func savedRules() map[string]string {
 	return map[string]string{
@@ -18,7 +18,7 @@ func savedRules() map[string]string {
 	}
 }
 
-// checkSaved looks for vipd's rules in the files of firewall rules that are loaded at boot.
+// checkSaved looks for vipd's rules in the firewall rule files that are loaded at boot.
 func checkSaved(_ context.Context, o *observed) (found []Finding) {
 	saved := savedRules()
 	for _, file := range slices.Sorted(maps.Keys(saved)) {

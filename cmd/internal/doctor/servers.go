@@ -16,10 +16,10 @@ import (
 // ipvsTable is the file that lists the kernel's virtual servers. It exists once ip_vs is loaded.
 const ipvsTable = "/proc/thread-self/net/ip_vs"
 
-// server is a virtual server in the kernel.
+// server is an IPVS virtual server in the kernel.
 type server struct {
 	key balancer.Key
-	// mark is set, and key is zero, if the server matches packets by a firewall mark.
+	// mark is the firewall mark by which the server matches packets. If it is set, key is zero.
 	mark string
 }
 
@@ -54,8 +54,8 @@ func (s System) servers() []server {
 	return all
 }
 
-// hexAddrPort parses an address and a hexadecimal port as in ipvsTable: 0A600A00:0050 in network
-// byte order, or [2001:0db8:...]:0050.
+// hexAddrPort parses an address and a hexadecimal port in the format of ipvsTable: 0A600A00:0050 in
+// network byte order, or [2001:0db8:...]:0050.
 func hexAddrPort(text string) (netip.AddrPort, bool) {
 	at := strings.LastIndexByte(text, ':')
 	if at < 0 {

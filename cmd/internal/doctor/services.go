@@ -11,8 +11,8 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Idle returns the reason why none of a frontend's backends gets new connections. states are the
-// states of the backends. It returns "" if a backend gets new connections.
+// Idle returns the reason why none of a frontend's backends gets new connections. states holds the
+// backends' states. It returns "" if a backend gets new connections.
 func Idle(states []balancer.BackendState) string {
 	states = slices.DeleteFunc(slices.Clone(states), func(s balancer.BackendState) bool { return s == balancer.Removed })
 	if len(states) == 0 {
@@ -42,7 +42,8 @@ func Idle(states []balancer.BackendState) string {
 }
 
 // checkIdle looks for services and frontends without an endpoint for new connections. It skips a
-// service if a problem already reports that. Services with the same cause share a finding.
+// service if a problem already reports the missing endpoints. Services with the same cause share a
+// finding.
 func checkIdle(_ context.Context, o *observed) (found []Finding) {
 	var causes []string
 	idle := map[string][]string{}
@@ -59,7 +60,7 @@ func checkIdle(_ context.Context, o *observed) (found []Finding) {
 			continue
 		}
 		if served[f.Service] {
-			name += " at " + f.Key.String() // other frontends of the service are served
+			name += " at " + f.Key.String() // the service's other frontends are served
 		}
 		if seen[[2]string{f.Idle, name}] {
 			continue
@@ -87,7 +88,7 @@ func checkIdle(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// reportsEndpoints reports whether a problem of the service already reports a lack of endpoints.
+// reportsEndpoints reports whether one of the service's problems is a lack of endpoints.
 func (o *observed) reportsEndpoints(service balancer.Name) bool {
 	return slices.ContainsFunc(o.Problems, func(p balancer.Problem) bool {
 		return p.Service == service && (p.Field == "endpoints" || p.Kind == balancer.Outage || p.Kind == balancer.Unanswered)
@@ -103,9 +104,9 @@ func (o *observed) defined(p balancer.Problem) bool {
 	return p.Service != "" || p.Origin != balancer.Origin{}
 }
 
-// level returns the level of a finding about the problem. It is Warning for warnings, except for
-// outages and unanswered connections, and otherwise Problem. Except for these two kinds, vipctl
-// check, plan and reload fail for the same problems as doctor.
+// level returns the level of the finding about a problem. It is Warning for warnings, except for
+// outages and unanswered connections, and otherwise Problem. Except for outages and unanswered
+// connections, vipctl check, plan and reload fail for the same problems as doctor.
 func level(p balancer.Problem) Level {
 	if p.Severity == balancer.SeverityWarning && p.Kind != balancer.Outage && p.Kind != balancer.Unanswered {
 		return Warning
@@ -113,8 +114,8 @@ func level(p balancer.Problem) Level {
 	return Problem
 }
 
-// checkProblems returns findings for the problems of services and the configuration, the most
-// severe first. Services with the same problem share a finding.
+// checkProblems returns findings for problems with services and the configuration, the most severe
+// first. Services with the same problem share a finding.
 func checkProblems(_ context.Context, o *observed) (found []Finding) {
 	const maxNamed = 8
 	type cause struct {

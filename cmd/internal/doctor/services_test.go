@@ -46,7 +46,7 @@ func TestFindingsOfServices(t *testing.T) {
 	})
 }
 
-// TestIdle combines states of backends. There must be no reason if a backend gets new connections.
+// TestIdle combines backends' states. There must be no reason if a backend gets new connections.
 // Otherwise the reason must name each state once.
 func TestIdle(t *testing.T) {
 	type states = []balancer.BackendState

@@ -36,8 +36,7 @@ func checkSockets(_ context.Context, o *observed) (found []Finding) {
 	return orFine(found, "no other program listens on a service's address and port")
 }
 
-// foreignSockets maps each port to the sockets that wait for clients there, except this process's
-// own sockets.
+// foreignSockets maps each port to the listening sockets on it, except this process's own sockets.
 func foreignSockets(o *observed) map[balancer.PortRange][]sockets.Socket {
 	var own map[string]bool
 	if o.Own != nil {
@@ -68,8 +67,8 @@ func socketsIn(all map[balancer.PortRange][]sockets.Socket, ports balancer.PortR
 	return in
 }
 
-// sharedVIPs returns the VIPs that are the host's own addresses, so clients may also use other
-// programs there.
+// sharedVIPs returns the VIPs that are the host's own addresses, where clients may also use other
+// programs.
 func sharedVIPs(o *observed) map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
 	if o.Status == nil || !o.Config.Addresses.Bind {
@@ -84,8 +83,8 @@ func sharedVIPs(o *observed) map[netip.Addr]bool {
 }
 
 // listener returns the finding about another program's socket at a frontend. A socket on all
-// addresses is harmless, unless vipd must also listen there, the frontend is a node port, or the
-// frontend's address is shared with the host's own programs.
+// addresses is harmless, unless vipd must also listen at the frontend, the frontend is a node port,
+// or the host's own programs share the frontend's address.
 func listener(o *observed, f Frontend, at balancer.Key, owner string, shared bool) []Finding {
 	owner = cmp.Or(owner, "another program")
 	what := fmt.Sprintf("%s listens on %s, which service %s uses (%s)", owner, at, f.Service, f.Key)

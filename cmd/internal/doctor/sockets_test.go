@@ -31,7 +31,7 @@ func TestFindingsOfSockets(t *testing.T) {
 	})
 }
 
-// line returns a line in the form of /proc/net/tcp.
+// line returns a line in the format of /proc/net/tcp.
 func line(local, state, inode string) string {
 	return fmt.Sprintf("   0: %s 00000000:0000 %s 00000000:00000000 00:00000000 00000000     0        0 %s 1\n", local, state, inode)
 }

@@ -23,7 +23,8 @@ func checkLoopbackRouting(_ context.Context, o *observed) []Finding {
 // checkReversePath looks for devices that drop a packet if the route back to its source uses
 // another device.
 func checkReversePath(_ context.Context, o *observed) []Finding {
-	// The kernel uses the larger value of the device and of "all". 1 is strict, and 2 is loose.
+	// The kernel uses the larger of the device's value and the value of "all". 1 is strict, and 2
+	// is loose.
 	strict := devicesWith(o, "ipv4", "rp_filter", "1")
 	if slices.Contains(devicesWith(o, "ipv4", "rp_filter", "2"), "all") {
 		strict = nil
@@ -67,7 +68,7 @@ func heldOn(o *observed) (devices []string) {
 	return devices
 }
 
-// checkAccounting checks whether the kernel counts the bytes of connections.
+// checkAccounting checks whether the kernel counts connections' bytes.
 func checkAccounting(_ context.Context, o *observed) []Finding {
 	name := o.mode().Name
 	if name != config.IPTablesMode && name != config.NFTablesMode || o.sysctl("net.netfilter.nf_conntrack_acct") != "0" {
@@ -79,7 +80,7 @@ func checkAccounting(_ context.Context, o *observed) []Finding {
 		"sysctl -w net.netfilter.nf_conntrack_acct=1")}
 }
 
-// checkWindows checks whether connection tracking treats packets outside of TCP windows as invalid.
+// checkWindows checks whether connection tracking treats packets outside the TCP window as invalid.
 func checkWindows(_ context.Context, o *observed) []Finding {
 	if !o.mode().Forward || o.sysctl("net.netfilter.nf_conntrack_tcp_be_liberal") != "0" {
 		return nil

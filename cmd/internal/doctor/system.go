@@ -15,10 +15,10 @@ import (
 // Interface is a network device of the host.
 type Interface struct {
 	Name string
-	// Bridge reports whether the device is a bridge of the kernel.
+	// Bridge reports whether the device is a Linux bridge.
 	Bridge bool
-	// OneWay lists the ports of a bridge with hairpin mode off. The bridge never sends a packet
-	// back through such a port if it arrived there.
+	// OneWay lists the bridge's ports that have hairpin mode off. The bridge never sends a packet
+	// back through the port on which it arrived if that port is in OneWay.
 	OneWay []string
 	Addrs  []netip.Addr
 	// Networks lists the networks of the device's addresses, except loopback and link-local
@@ -30,7 +30,7 @@ type Interface struct {
 type System struct {
 	// Root reports whether this process may read firewall rules and try modes.
 	Root bool
-	// NotLinux reports whether the host runs another operating system, which lacks the files that
+	// NotLinux reports whether the host's operating system is not Linux, so it lacks the files that
 	// most checks read.
 	NotLinux bool
 	// Interfaces lists the devices of the host.
@@ -46,17 +46,17 @@ type System struct {
 	// Own returns the inodes of this process's sockets. It is nil unless this process is the
 	// daemon.
 	Own func() map[string]bool
-	// Refused returns the directories of a configuration with which vipd does not start, because
-	// other users could change files there.
+	// Refused returns the directories in a configuration that vipd refuses to use, because other
+	// users could change files in them.
 	Refused func(config.Config) []folder.Refusal
 	// Words returns the arguments and the environment of a running program, or nil if the program
-	// does not seem to run.
+	// does not seem to be running.
 	Words func(program string) []string
 	// ServerTimeout returns how long IPVS keeps an established TCP connection without packets.
 	ServerTimeout func(context.Context) (time.Duration, error)
 }
 
-// runs reports whether a program seems to run.
+// runs reports whether a program seems to be running.
 func (s System) runs(program string) bool { return len(s.Words(program)) > 0 }
 
 // has reports whether a program is installed.
@@ -71,8 +71,7 @@ func (s System) exists(path string) bool {
 	return err == nil
 }
 
-// text returns the content of a file without surrounding white space, or "" if the file can't be
-// read.
+// text returns a file's content without surrounding white space, or "" if the file can't be read.
 func (s System) text(path string) string {
 	text, err := s.ReadFile(path)
 	if err != nil {
@@ -98,12 +97,12 @@ func (s System) kernelSince(major, minor int) bool {
 	return err == nil && slices.Compare(version[:], []int{major, minor}) >= 0
 }
 
-// presence is the availability of a kernel module.
+// presence is a kernel module's availability.
 type presence int
 
 const (
-	// unseen means that the module is neither loaded nor in a list of modules. It may still be
-	// available if there are no lists.
+	// unseen means that the module is neither loaded nor in a list of modules. Without any lists,
+	// it may still be available.
 	unseen presence = iota
 	// loadable means that the kernel can load the module.
 	loadable
@@ -111,7 +110,6 @@ const (
 	loaded
 )
 
-// module returns the availability of a module.
 func (s System) module(name string) presence {
 	if s.exists("/sys/module/"+name+"/uevent") || s.exists("/sys/module/"+name+"/refcnt") {
 		return loaded

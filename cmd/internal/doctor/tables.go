@@ -22,8 +22,8 @@ type iptablesRules struct {
 }
 
 type chain struct {
-	// policy is the verdict for packets that reach the end of a built-in chain. It is "-" in other
-	// chains.
+	// policy is the verdict for packets that reach the end of the chain. It is "-" if the chain is
+	// not a built-in chain.
 	policy string
 	// rules are in iptables-save's syntax, without -A and the chain's name.
 	rules []string
@@ -32,7 +32,7 @@ type chain struct {
 func families() []string { return []string{"iptables", "ip6tables"} }
 
 // plain returns the backend that the program named family ("iptables" or "ip6tables") uses, and the
-// program's version. Both are "" if the program is missing or does not run.
+// program's version. Both are "" if the program is missing or can't be run.
 func (s System) plain(ctx context.Context, family string) (config.IptablesBackend, string) {
 	if !s.has(family) {
 		return "", ""
@@ -48,8 +48,8 @@ func (s System) plain(ctx context.Context, family string) (config.IptablesBacken
 }
 
 // readBackends reads the rules of both iptables backends and both families. only lists the tables
-// to read. If nil, it reads all tables. In the legacy backend, it reads only tables that are
-// loaded, because reading a table would load it.
+// to read. If nil, readBackends reads all tables. In the legacy backend, it reads only tables that
+// are loaded, because reading a table would load it.
 func readBackends(ctx context.Context, o *observed, only []string) []*iptablesRules {
 	if !o.Root {
 		return nil
@@ -143,9 +143,9 @@ func (b *iptablesRules) counts() (ours, foreign int) {
 }
 
 // ours returns the iptables backend that vipd uses, or would use, for the family. It is the backend
-// that contains vipd's rules. If there are none, it is the configured backend. If that is auto, it
-// is a backend with other rules, or else the backend of the program without a suffix. That backend
-// is preferred if both have other rules.
+// that contains vipd's rules. If neither contains vipd's rules, it is the configured backend. If
+// that is auto, it is the only backend with other rules. If both or neither have other rules, it is
+// the backend of the program without a suffix, such as iptables.
 func ours(ctx context.Context, o *observed, family string) config.IptablesBackend {
 	var inUse []config.IptablesBackend
 	for _, b := range o.backends {
@@ -170,7 +170,7 @@ func ours(ctx context.Context, o *observed, family string) config.IptablesBacken
 	return inUse[0]
 }
 
-// checkTools checks whether iptables and ip6tables and their restore programs are installed, and
+// checkTools checks whether iptables, ip6tables and their restore programs are installed, and
 // reports which backend vipd uses.
 func checkTools(ctx context.Context, o *observed) (found []Finding) {
 	for _, family := range families() {

@@ -19,8 +19,8 @@ import (
 	"vipd/dataplane/ipvs"
 )
 
-// ThisHost returns a Host whose functions read this host and the network namespace of this process.
-// The caller must set the other fields, such as the configuration.
+// ThisHost returns a Host whose functions read this host and this process's network namespace. The
+// caller must set the other fields, such as the configuration.
 func ThisHost() Host {
 	const notLinux = runtime.GOOS != "linux"
 	return Host{System: System{
@@ -64,7 +64,7 @@ func interfaces() ([]Interface, error) {
 }
 
 // runProgram runs a program, and returns its standard output. If the program fails, the error
-// contains its error output.
+// contains its standard error.
 func runProgram(ctx context.Context, program string, args ...string) (string, error) {
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -77,8 +77,8 @@ func runProgram(ctx context.Context, program string, args ...string) (string, er
 	return string(out), err
 }
 
-// words returns the arguments and the environment of a program's first process, or nil if it does
-// not run.
+// words returns the arguments and the environment of a program's first process, or nil if the
+// program is not running.
 func words(program string) []string {
 	processes, _ := filepath.Glob("/proc/[0-9]*/comm") // fails only for invalid patterns
 	for _, p := range processes {

@@ -14,7 +14,7 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// These are additional values of api.Address.Held, for addresses without a running vipd.
+// These are additional values of api.Address.Held, which are used if vipd is not running.
 const (
 	toCome = "to come" // vipd will add it to its device when it starts
 	unsure = "unsure"  // the address is on a device, but its origin is unknown
@@ -28,17 +28,17 @@ type traffic struct {
 	devices map[netip.Addr]string
 	// answersByAny reports whether the host answers ARP for its addresses on every device.
 	answersByAny bool
-	// gateways holds an address of this host for each family, which other hosts can use as the
+	// gateways holds one of this host's addresses for each family. Other hosts can use it as the
 	// gateway to VIPs. The key is true for IPv4 and false for IPv6.
 	gateways map[bool]string
-	// elsewhere maps each VIP for which another host answers to that host's MAC address.
+	// elsewhere maps each VIP that another host answers for to that host's MAC address.
 	elsewhere map[netip.Addr]net.HardwareAddr
 	// neighbours maps the addresses in the kernel's neighbour tables to their devices.
 	neighbours map[netip.Addr]string
 }
 
-// checkTraffic reports for each VIP how its traffic reaches this host. VIPs with the same result
-// share a finding.
+// checkTraffic reports how each VIP's traffic reaches this host. VIPs with the same result share a
+// finding.
 func checkTraffic(ctx context.Context, o *observed) []Finding {
 	t := newTraffic(o)
 	addresses := t.addresses()
@@ -63,7 +63,7 @@ func checkTraffic(ctx context.Context, o *observed) []Finding {
 	return append(found, order...)
 }
 
-// newTraffic reads the addresses and neighbours of the host, and chooses its gateway addresses.
+// newTraffic reads the host's addresses and neighbours, and chooses its gateway addresses.
 func newTraffic(o *observed) *traffic {
 	t := &traffic{
 		o, map[netip.Addr]string{}, o.sysctl("net.ipv4.conf.all.arp_ignore") == "0",
@@ -157,7 +157,7 @@ func (t *traffic) arrival(a api.Address) Finding {
 	return announced(fmt.Sprintf("held on %s%s: this host answers ARP or NDP for it there", device, t.leftText()))
 }
 
-// maxProbed is the maximum number of VIPs that are probed on a device.
+// maxProbed is the maximum number of VIPs to probe on a device.
 const maxProbed = 256
 
 // probeLinks finds other hosts that answer for VIPs, and records them in elsewhere. It probes each
@@ -215,9 +215,8 @@ func (t *traffic) near(a netip.Addr) string {
 	return t.neighbours[a]
 }
 
-// networkDevice returns the device whose network contains the address, if hosts in this network
-// can't resolve the address. It returns "" for IPv4 if this host answers ARP for its addresses on
-// every device.
+// networkDevice is like near, but returns "" if hosts in that network can resolve the address. They
+// can resolve an IPv4 address if this host answers ARP for its addresses on every device.
 func (t *traffic) networkDevice(a netip.Addr) string {
 	if a.Is4() && t.answersByAny {
 		return ""

@@ -52,8 +52,8 @@ func TestArrival(t *testing.T) {
 	}
 }
 
-// TestArrivalAmongNeighbours examines a VIP on vipd0 that is in the network of eth0. The finding
-// must say that no host answers for the VIP, unless this host answers ARP requests on every device.
+// TestArrivalAmongNeighbours examines a VIP on vipd0 that is in eth0's network. The finding must
+// say that no host answers for the VIP, unless this host answers ARP requests on every device.
 func TestArrivalAmongNeighbours(t *testing.T) {
 	m := newFakeHost()
 	m.Frontends, m.Status.Addresses = nil, []api.Address{{Address: "192.168.1.77", Held: "vipd0"}}
@@ -76,8 +76,8 @@ func TestRouteAvoidsLoopback(t *testing.T) {
 	}
 }
 
-// wantArrival requires that the last finding, which is about the VIPs' traffic, has this level and
-// text.
+// wantArrival requires that the last finding, which is about the VIPs' traffic, has the level and
+// the text.
 func (m *fakeHost) wantArrival(t *testing.T, level Level, want string) {
 	t.Helper()
 	all := Examine(t.Context(), m.Host)

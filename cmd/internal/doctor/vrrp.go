@@ -13,7 +13,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// vrrpRouters compares this host's settings with the adverts of other routers in its VRRP groups.
+// vrrpRouters compares this host's settings with other routers' adverts in its VRRP groups.
 func vrrpRouters(_ context.Context, o *observed, s *api.OwnerStatus) (found []Finding) {
 	for _, g := range s.VRRP.Groups {
 		settings := o.Config.Ownership.VRRP[g.Name]

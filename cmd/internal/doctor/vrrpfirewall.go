@@ -16,9 +16,9 @@ import (
 // name.
 const vrrpProtocol = "112"
 
-// advertDrops looks for firewall rules that certainly drop the multicast adverts of other routers.
-// A rule with unknown conditions is assumed to accept adverts. Unicast adverts are not checked,
-// because a rule for established connections may accept them.
+// advertDrops looks for firewall rules that certainly drop other routers' multicast adverts. A rule
+// with unknown conditions is assumed to accept adverts. Unicast adverts are not checked, because a
+// rule for established connections may accept them.
 func advertDrops(ctx context.Context, o *observed, s *api.OwnerStatus) (found []Finding) {
 	const effect = "a host that receives no adverts becomes a second owner of the VIPs"
 	var groups []netip.Addr
@@ -56,7 +56,7 @@ func advertDrops(ctx context.Context, o *observed, s *api.OwnerStatus) (found []
 	return found
 }
 
-// hasIPv6 reports whether the adverts of a group are known to use IPv6.
+// hasIPv6 reports whether a group's adverts are known to use IPv6.
 func hasIPv6(g *vrrp.GroupStatus) bool {
 	return g.Owner.Is6() || slices.ContainsFunc(g.Routers, func(r vrrp.RouterStatus) bool { return r.Addr.Is6() })
 }
