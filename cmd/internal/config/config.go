@@ -20,8 +20,8 @@ import (
 // DefaultFile is the default configuration file of the daemon and vipctl.
 const DefaultFile = "/etc/vipd/vipd.toml"
 
-// Config is the daemon's own part of vipd.toml. Its paths are absolute unless the file was named by
-// a relative path.
+// Config is the daemon's own part of vipd.toml. Paths are absolute unless the file itself was given
+// as a relative path.
 type Config struct {
 	// Mode is the configured mode. The default, auto, selects the best mode that works on this
 	// host.
@@ -32,8 +32,8 @@ type Config struct {
 	Node string `toml:"node"`
 	// Zone is the name of this host's zone. Services may prefer endpoints in the same zone.
 	Zone string `toml:"zone"`
-	// ClampMSS selects when TCP segments are limited to the MTU of their path, in modes that
-	// forward packets.
+	// ClampMSS selects when TCP segments are limited to their path's MTU, in modes that forward
+	// packets.
 	ClampMSS ClampMSS `toml:"clamp_mss"`
 	// FastPath lists devices. Established connections between them skip netfilter and routing. The
 	// value "auto" means all devices. FastPathHardware offloads these connections to the devices'
@@ -61,8 +61,8 @@ type Config struct {
 	Tracing   Tracing        `toml:"tracing"`
 	Ownership Ownership      `toml:"ownership"`
 	Resolver  Resolver       `toml:"resolver"`
-	// Services and VIPs are decoded by the store, not by this package. VIPs holds the settings of
-	// single VIPs.
+	// Services and VIPs are decoded by the store, not by this package. VIPs holds individual VIPs'
+	// settings.
 	Services map[string]any `toml:"services"`
 	VIPs     map[string]any `toml:"vips"`
 }
@@ -97,7 +97,7 @@ func (StoreKind) Values() []string { return []string{"file", "etcd"} }
 // Intercept is a method by which userspace mode intercepts traffic.
 type Intercept string
 
-// These are the methods of interception.
+// These are the interception methods.
 const (
 	AutoIntercept     Intercept = "auto"
 	RedirectIntercept Intercept = "redirect"
@@ -107,10 +107,10 @@ const (
 // Values lists the valid values.
 func (Intercept) Values() []string { return []string{"auto", "redirect", "bind"} }
 
-// IptablesBackend is the variant of iptables that vipd uses.
+// IptablesBackend is the iptables variant that vipd uses.
 type IptablesBackend string
 
-// These are the variants of iptables.
+// These are the iptables variants.
 const (
 	AutoBackend   IptablesBackend = "auto"
 	NFTBackend    IptablesBackend = "nft"
@@ -120,7 +120,7 @@ const (
 // Values lists the valid values.
 func (IptablesBackend) Values() []string { return []string{"auto", "nft", "legacy"} }
 
-// ClampMSS selects when TCP segments are limited to the MTU of their path.
+// ClampMSS selects when TCP segments are limited to their path's MTU.
 type ClampMSS string
 
 // These are the values of ClampMSS.
@@ -136,7 +136,7 @@ func (ClampMSS) Values() []string { return []string{"auto", "always"} }
 // Store configures the source of services.
 type Store struct {
 	Kind StoreKind `toml:"kind"`
-	// Path is a TOML file, or a directory of TOML files, which also defines services. It may be
+	// Path is another TOML file or a directory of TOML files that defines services. It may be
 	// empty.
 	Path string `toml:"path"`
 }
@@ -161,7 +161,8 @@ type Sync struct {
 
 // Addresses configures how this host holds VIPs.
 type Addresses struct {
-	// Interface is the device of the VIPs: a dummy device that vipd creates, or a real device.
+	// Interface is the device that holds the VIPs: a dummy device that vipd creates, or a real
+	// device.
 	Interface string `toml:"interface"`
 	// Bind reports whether vipd adds the VIPs to the device. If false, another program must add
 	// them.
@@ -174,20 +175,21 @@ type Addresses struct {
 	AllowedEndpoints []netip.Prefix `toml:"allowed_endpoints"`
 }
 
-// NodePorts limits the addresses of this host that serve node ports.
+// NodePorts limits which of this host's addresses serve node ports.
 type NodePorts struct {
 	Addresses []netip.Prefix `toml:"addresses"`
 }
 
-// Host configures which settings of the host vipd may change.
+// Host configures which of the host's settings vipd may change.
 type Host struct {
 	ManageSysctls bool `toml:"manage_sysctls"`
 }
 
-// Direct configures this host as a real server, which is the host of an endpoint in direct routing.
+// Direct configures this host as a real server, which is a host with an endpoint for direct
+// routing.
 type Direct struct {
-	// RealServer reports whether this host is a real server of services with forward = "dr". If one
-	// of its addresses is an endpoint of such a service, it holds the service's VIPs without
+	// RealServer reports whether this host is a real server for services with forward = "dr". If
+	// one of its addresses is an endpoint of such a service, it holds the service's VIPs without
 	// answering ARP for them. Other hosts are the gateways.
 	RealServer bool `toml:"real_server"`
 }
@@ -204,21 +206,21 @@ type Userspace struct {
 	Intercept Intercept `toml:"intercept"`
 	// AccessLog is the destination of the access log, which has a line for each connection that
 	// ends, in every mode. "journal" is vipd's own log, and any other value is a file. If empty, no
-	// lines are written. A service may set another destination.
+	// log is written. A service may set a different destination.
 	AccessLog string `toml:"access_log"`
 }
 
-// IPVS configures the timeouts of idle connections in the kernel, in whole seconds, for all virtual
-// servers of the host. 0 keeps the kernel's value. The kernel's defaults are 15 minutes
+// IPVS configures the kernel's timeouts for idle connections, in whole seconds, for all virtual
+// servers on the host. 0 keeps the kernel's value. The kernel's defaults are 15 minutes
 // (TCPTimeout), 2 minutes (TCPFinTimeout) and 5 minutes (UDPTimeout).
 type IPVS struct {
-	// TCPTimeout is the timeout of established TCP connections. If nil, vipd raises the kernel's
+	// TCPTimeout is the timeout for established TCP connections. If nil, vipd raises the kernel's
 	// timeout to conntrack's timeout, unless vipd may not change sysctls or other programs have
 	// virtual servers.
 	TCPTimeout *time.Duration `toml:"tcp_timeout"`
-	// TCPFinTimeout is the timeout of TCP connections that one side has closed.
+	// TCPFinTimeout is the timeout for TCP connections that one side has closed.
 	TCPFinTimeout time.Duration `toml:"tcpfin_timeout"`
-	// UDPTimeout is the timeout of UDP flows.
+	// UDPTimeout is the timeout for UDP flows.
 	UDPTimeout time.Duration `toml:"udp_timeout"`
 }
 
@@ -232,25 +234,25 @@ type IPTables struct {
 type API struct {
 	// Socket is the Unix socket for vipctl.
 	Socket string `toml:"socket"`
-	// HTTP is the ADDRESS:PORT that serves metrics and the daemon's health. If empty, they are not
-	// served.
+	// HTTP is the ADDRESS:PORT at which vipd serves metrics and its health. If empty, it does not
+	// serve them.
 	HTTP string `toml:"http"`
 	// HTTPHosts lists names that HTTP requests may use for this host, in addition to its addresses,
 	// its host name and localhost.
 	HTTPHosts []string `toml:"http_hosts"`
 	// ChangeGroup is the group whose members may change the running vipd with vipctl, in addition
-	// to root. If empty, only root may.
+	// to root. If empty, only root may do so.
 	ChangeGroup string `toml:"change_group"`
 }
 
-// Ownership configures this host's part in VIPs with one owner (hold = "one").
+// Ownership configures how this host takes part in owning VIPs with one owner (hold = "one").
 type Ownership struct {
 	// Enabled reports whether this host may own VIPs and takes part in choosing owners.
 	Enabled bool `toml:"enabled"`
 	// By is the protocol that chooses the owner of a VIP. If empty, it is etcd if services are in
 	// etcd, and otherwise VRRP.
 	By OwnerBy `toml:"by"`
-	// VRRP maps names to groups of VIPs. It is empty unless VRRP chooses owners.
+	// VRRP maps names to VIP groups. It is empty unless VRRP chooses owners.
 	VRRP map[string]VRRP `toml:"vrrp"`
 	// ReachTakes reports whether a VRRP backup takes over from a silent owner only if an address in
 	// Reach answers.
@@ -258,32 +260,33 @@ type Ownership struct {
 	// Weight determines this host's share of the VIPs, relative to the weights of other hosts. With
 	// weight 0, the host owns only VIPs that prefer it or are moved to it.
 	Weight int `toml:"weight" range:"0,65535"`
-	// Interfaces lists the devices of owned VIPs. If empty, a VIP is on the device whose network
+	// Interfaces lists the devices for owned VIPs. If empty, a VIP is on the device whose network
 	// contains it.
 	Interfaces []string `toml:"interfaces"`
 	// Listen lists this host's addresses for heartbeats. If empty, heartbeats use the addresses of
-	// the devices of owned VIPs, and the address from which the host reaches etcd.
+	// all devices for owned VIPs, and the address from which the host reaches etcd.
 	Listen []netip.Addr `toml:"listen"`
 	// Reach lists addresses that must answer ARP or NDP on the device. If empty, the device's
 	// default gateways must answer.
 	Reach []netip.Addr `toml:"reach"`
-	// Detect is the time for which an owner must be silent before another host replaces it.
+	// Detect is how long an owner must be silent before another host replaces it.
 	Detect time.Duration `toml:"detect" range:"400ms,10s"`
-	// RestartGrace is how long vipd itself may be down in kernel modes before its VIPs move.
+	// RestartGrace is how long vipd itself may be down in kernel modes before this host's VIPs
+	// move.
 	RestartGrace time.Duration `toml:"restart_grace" range:"0s,10m"`
-	// AnnounceEvery is the interval of repeated announcements. If 0, VIPs are announced only after
-	// changes.
+	// AnnounceEvery is the interval between repeated announcements. If 0, VIPs are announced only
+	// after changes.
 	AnnounceEvery time.Duration `toml:"announce_every" range:"0s,24h"`
 }
 
-// Metrics limits the number of series in the metrics.
+// Metrics limits the number of time series in the metrics.
 type Metrics struct {
-	// PerEndpoint reports whether each endpoint has its own series.
+	// PerEndpoint reports whether each endpoint has its own time series.
 	PerEndpoint bool `toml:"per_endpoint"`
 }
 
-// Hooks lists a program with its arguments for each kind of event. If a list is empty, no program
-// runs for that kind.
+// Hooks configures a program and its arguments for each kind of event. If a list is empty, no
+// program runs for that kind of event.
 type Hooks struct {
 	OnHealth  []string `toml:"on_health"`
 	OnMode    []string `toml:"on_mode"`
@@ -291,7 +294,7 @@ type Hooks struct {
 	OnProblem []string `toml:"on_problem"`
 	OnDrain   []string `toml:"on_drain"`
 	OnNames   []string `toml:"on_names"`
-	// User is the user as which these programs run. The default is nobody.
+	// User is the user that runs these programs. The default is nobody.
 	User string `toml:"user"`
 }
 
@@ -306,12 +309,12 @@ func (h *Hooks) Commands() map[string][]string {
 	return all
 }
 
-// Tracing configures the receiver of spans. If it is empty, tracing is off.
+// Tracing configures where spans are sent. If it is empty, tracing is off.
 type Tracing struct {
 	OTLPEndpoint string `toml:"otlp_endpoint"`
 }
 
-// Resolver configures how names of endpoints are looked up.
+// Resolver configures how endpoints' names are looked up.
 type Resolver struct {
 	// Servers lists DNS servers, each ADDRESS or ADDRESS:PORT. If empty, the servers in
 	// /etc/resolv.conf are used, and /etc/hosts is read first.
@@ -320,7 +323,7 @@ type Resolver struct {
 	MaxNames int `toml:"max_names" range:"0,1000000"`
 }
 
-// Default returns the configuration of an empty file.
+// Default returns the configuration that an empty file results in.
 func Default() Config {
 	return Config{
 		Mode: AutoMode, ClampMSS: AutoClampMSS, StateDir: "/var/lib/vipd", RunDir: "/run/vipd",
@@ -382,8 +385,8 @@ func Decode(d store.Document) (Config, []balancer.Problem) {
 	return c, problems
 }
 
-// Load reads a configuration file. It returns an error if the file can't be read, and otherwise the
-// problems in the file, sorted by line.
+// Load reads a configuration file. It returns an error if the file can't be read. Otherwise it
+// returns the problems in the file, sorted by line.
 func Load(file string) (Config, []balancer.Problem, error) {
 	text, err := tomlfile.ReadFile(file)
 	switch {
@@ -401,7 +404,7 @@ func Load(file string) (Config, []balancer.Problem, error) {
 	return c, problems, nil
 }
 
-// Unusable returns an error that joins all problems with the severity error. It returns nil if the
+// Unusable returns an error that joins all problems whose severity is error. It returns nil if the
 // configuration can be used.
 func Unusable(problems []balancer.Problem) error {
 	var all []error

@@ -17,7 +17,7 @@ import (
 )
 
 // load writes text to a configuration file in a new directory, and loads the file. It returns the
-// configuration, the problems (one per line, without the directory), and the directory.
+// configuration, the problems (one per line, with the directory removed), and the directory.
 func load(t *testing.T, text string) (config.Config, string, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -39,7 +39,7 @@ func load(t *testing.T, text string) (config.Config, string, string) {
 func TestDefaults(t *testing.T) {
 	c, problems, _ := load(t, "")
 	if d := cmp.Diff(config.Default(), c, cmpopts.EquateComparable(netip.Prefix{})); d != "" || problems != "" {
-		t.Errorf("configuration of an empty file (-want +got): %s\nproblems = %s, want none", d, problems)
+		t.Errorf("empty file: configuration (-want +got): %s\nproblems = %s, want none", d, problems)
 	}
 }
 
@@ -83,7 +83,7 @@ func TestProblemsNameThePlace(t *testing.T) {
 	}
 }
 
-// TestSettingBelowATable writes top-level settings below the heading of a table. The problem must
+// TestSettingBelowATable writes top-level settings below a table's heading. The problem must
 // explain where the setting belongs.
 func TestSettingBelowATable(t *testing.T) {
 	for f := range reflect.TypeFor[config.Config]().Fields() {
@@ -105,7 +105,7 @@ func TestUnboundedFleet(t *testing.T) {
 	for text, warned := range map[string]bool{"": false, etcd: true, etcd + "allowed = []": true, etcd + "allowed = [\"10.96.0.0/16\"]": false} {
 		_, got, _ := load(t, text)
 		if has := strings.Contains(got, "addresses.allowed: "+config.Unbounded); has != warned || !warned && got != "" {
-			t.Errorf("%q: problems = %q, want a warning = %v", text, got, warned)
+			t.Errorf("%q: problems = %q, want warning = %v", text, got, warned)
 		}
 	}
 }
@@ -129,6 +129,6 @@ func TestProblemsByLine(t *testing.T) {
 		lines = append(lines, p.Origin.Line)
 	}
 	if err != nil || len(lines) < 4 || !slices.IsSorted(lines) {
-		t.Errorf("error = %v, lines of problems = %v, want 4 or more in order: %v", err, lines, problems)
+		t.Errorf("error = %v, problem lines = %v, want 4 or more in order: %v", err, lines, problems)
 	}
 }

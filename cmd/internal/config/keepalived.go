@@ -1,7 +1,6 @@
 package config
 
-// OtherNames maps keepalived's settings of a vrrp_instance to hints about the equivalent settings
-// of vipd.
+// OtherNames maps keepalived's vrrp_instance settings to hints about vipd's equivalent settings.
 func (*VRRP) OtherNames() map[string]string {
 	const (
 		delay  = "vipd owner announces VIPs at once; [ownership] announce_every repeats the announcements"

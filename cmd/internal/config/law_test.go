@@ -122,7 +122,7 @@ func (e edit) String() string {
 }
 
 // owner returns the service whose definition contains the byte at an offset, or "". inServices
-// reports whether the byte is in a table of services. A comment belongs to the preceding table.
+// reports whether the byte is in a services table. A comment belongs to the preceding table.
 func owner(text string, at int) (service string, inServices bool) {
 	section, end := "", 0
 	for line := range strings.Lines(text) {
@@ -142,9 +142,9 @@ func owner(text string, at int) (service string, inServices bool) {
 	return service, section == "services"
 }
 
-// touched returns the services whose definitions e changes. An inserted line belongs to the
-// preceding table. If e removes the end of a line, the next line also changes. A table's heading
-// does not count as changed, because vipd reports an error if a heading is lost.
+// touched returns the services whose definitions the edit changes. An inserted line belongs to the
+// preceding table. If the edit removes the end of a line, the next line also changes. A table's
+// heading does not count as changed, because vipd reports an error if a heading is lost.
 func (e edit) touched(text string) (services [2]string, inServices bool) {
 	at := e.from
 	if e.from == e.to && e.from > 0 && strings.HasSuffix(e.text, "\n") {
@@ -157,7 +157,7 @@ func (e edit) touched(text string) (services [2]string, inServices bool) {
 	return services, inServices
 }
 
-// lawful runs the file store on a directory, and keeps the last snapshot that it published.
+// lawful runs the file store on a directory, and records the last snapshot that it published.
 type lawful struct {
 	dir    string
 	source *tomlfile.Source
@@ -197,8 +197,8 @@ func (l *lawful) reload(t testing.TB) store.Snapshot {
 	return l.last
 }
 
-// restarted runs the store with the files in good, and then again with files, as after a restart of
-// vipd. It returns the first snapshot of the second run.
+// restarted runs the store with the files in good, and then simulates a restart of vipd with the
+// files in files. It returns the first snapshot after the restart.
 func (l *lawful) restarted(t testing.TB, good, files []string) (s store.Snapshot) {
 	for _, texts := range [][]string{good, files} {
 		l.save(t, texts)
@@ -214,14 +214,14 @@ func (l *lawful) restarted(t testing.TB, good, files []string) (s store.Snapshot
 	return s
 }
 
-// faulty reports whether a snapshot has a problem with the severity error.
+// faulty reports whether a snapshot has a problem whose severity is error.
 func faulty(s store.Snapshot) bool {
 	_, problems := config.Decode(s.Settings)
 	return slices.ContainsFunc(slices.Concat(problems, s.Problems), func(p balancer.Problem) bool { return p.Severity == balancer.SeverityError })
 }
 
-// missing compares a service before an edit (was) with the service after the edit (is). It
-// describes a part that is missing afterwards, or returns "". If whole is true, any difference
+// missing compares a service before an edit (was) with the same service after the edit (is). It
+// describes a part that is missing after the edit, or returns "". If whole is true, any difference
 // counts as missing.
 func missing(was, is *balancer.Service, whole bool) string {
 	switch {
@@ -245,9 +245,9 @@ func missing(was, is *balancer.Service, whole bool) string {
 	return ""
 }
 
-// TestSingleEdits makes random edits in valid files. If an edit is inside a service or causes an
-// error, the other services must remain, also after a restart. After the edit is undone, all
-// services must be the same as before.
+// TestSingleEdits makes random edits to valid files. If an edit is inside a service or causes an
+// error, the other services must remain, even after a restart. After the edit is undone, all
+// services must be unchanged.
 func TestSingleEdits(t *testing.T) {
 	l := &lawful{dir: t.TempDir()}
 	if err := os.Mkdir(filepath.Join(l.dir, "services.d"), 0o755); err != nil {
@@ -263,7 +263,7 @@ func TestSingleEdits(t *testing.T) {
 	defer cancel()
 	before := l.reload(t)
 	if before.Services.Len() != 6 || faulty(before) {
-		t.Fatalf("problems of the valid files = %v, want no error, and 6 services", before.Problems)
+		t.Fatalf("valid files: problems = %v, want no error, and 6 services", before.Problems)
 	}
 	r := rand.New(rand.NewPCG(39, 1))
 	counts := map[string]int{}
@@ -299,7 +299,7 @@ func TestSingleEdits(t *testing.T) {
 		}
 		l.save(t, good)
 		if s := l.reload(t); len(s.Problems) > 0 || !maps.Equal(texts(before), texts(s)) {
-			t.Fatalf("edit %d, %s: after it was undone, services = %v, problems = %v; want the services from before the edit, and no problems", i, e, texts(s), s.Problems)
+			t.Fatalf("edit %d, %s: after undoing it, services = %v, problems = %v; want the services from before the edit, and no problems", i, e, texts(s), s.Problems)
 		}
 		if t.Failed() {
 			break

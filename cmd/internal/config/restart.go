@@ -2,7 +2,7 @@ package config
 
 import "reflect"
 
-// Sections returns the names of the settings at the top of a configuration, such as "mode" and
+// Sections returns the names of the top-level settings and sections, such as "mode" and
 // "addresses". It omits "services" and "vips", which belong to the store.
 func Sections() (names []string) {
 	all := reflect.TypeFor[Config]()
@@ -24,13 +24,13 @@ func (c *Config) section(name string) any {
 	return nil
 }
 
-// Differs reports whether the value of a section in next differs from its value in c.
+// Differs reports whether a section's value in next differs from its value in c.
 func (c *Config) Differs(section string, next *Config) bool {
 	return !reflect.DeepEqual(c.section(section), next.section(section))
 }
 
-// NeedsRestart reports whether the section differs in next, and a vipd that runs with c must be
-// restarted to apply the new value.
+// NeedsRestart reports whether the section differs in next, and a vipd that is running with c must
+// be restarted to apply the new value.
 func (c *Config) NeedsRestart(section string, next *Config) bool {
 	switch section {
 	case "mode", "strict_mode", "zone", "node_ports", "defaults", "services", "vips", "health", "resolver", "direct":

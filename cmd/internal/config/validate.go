@@ -20,7 +20,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// findings collects the problems of a configuration.
+// findings collects a configuration's problems.
 type findings []balancer.Problem
 
 func (f *findings) add(severity balancer.Severity, field, format string, args ...any) {
@@ -123,7 +123,7 @@ func (c *Config) checkInterfaces(f *findings) {
 	}
 }
 
-// checkFleet checks settings that need etcd, and the connection to etcd.
+// checkFleet checks the settings that need etcd, and the settings for the connection to etcd.
 func (c *Config) checkFleet(f *findings) {
 	if err := schema.CheckNode(c.Node); err != nil && c.Node != "" && c.Store.Kind == EtcdStore {
 		f.wrong("node", "%s", err)
@@ -149,25 +149,25 @@ func (c *Config) checkFleet(f *findings) {
 }
 
 // Unbounded is the warning for a host that reads services from etcd without limiting their VIPs
-// (addresses.allowed). It is not an error, because older configurations lack the setting.
+// with addresses.allowed. It is not an error, because older configurations lack the setting.
 const Unbounded = "is empty: anyone with access to services in etcd can claim almost any address, such as a name server's, for this host's " +
 	"clients. Set it to the networks of your VIPs, such as [\"10.96.0.0/16\"]"
 
 const notInterface = "%q is not an interface's name: it has 1 to 15 characters, none of them a space, / or :"
 
-// isInterface reports whether name is a possible name of a network interface. The kernel allows at
-// most 15 bytes (IFNAMSIZ).
+// isInterface reports whether name is a valid network interface name. The kernel allows at most 15
+// bytes (IFNAMSIZ).
 func isInterface(name string) bool {
 	return len(name) > 0 && len(name) <= 15 && !strings.ContainsAny(name, "/ \t\n:")
 }
 
-// longestTimeout is the maximum timeout of IPVS on every kernel: INT_MAX ticks, with at most 1000
-// ticks a second (ip_vs_set_timeout in the kernel's ip_vs_ctl.c).
+// longestTimeout is the maximum timeout that IPVS accepts on every kernel: INT_MAX ticks, with at
+// most 1000 ticks a second (ip_vs_set_timeout in the kernel's ip_vs_ctl.c).
 const longestTimeout = math.MaxInt32 / 1000 * time.Second
 
 // notKernelTimeout returns the reason why IPVS can't use the timeout d, or "". The kernel counts
-// whole seconds. 0 is valid and keeps the kernel's timeout. Decoding already rejects negative
-// values.
+// whole seconds. 0 is valid and leaves the kernel's timeout unchanged. Decoding already rejects
+// negative values.
 func notKernelTimeout(d time.Duration) string {
 	switch {
 	case d%time.Second != 0:
@@ -178,7 +178,7 @@ func notKernelTimeout(d time.Duration) string {
 	return ""
 }
 
-// Unowned returns the reason why this host can't own VIPs with one owner (hold = "one"), or "".
+// Unowned returns the reason why this host can't own VIPs with hold = "one", or "".
 func (c *Config) Unowned() string {
 	switch {
 	case !c.Ownership.Enabled && c.Store.Kind != EtcdStore:

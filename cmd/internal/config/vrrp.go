@@ -42,10 +42,10 @@ func (c *Config) Decider() OwnerBy {
 // VRRP is a group of VIPs that a single VRRP router (RFC 9568) owns at a time: the table
 // [ownership.vrrp.NAME].
 type VRRP struct {
-	// Origin is the place of the table in the configuration.
+	// Origin is where the table is in the configuration.
 	Origin balancer.Origin `toml:"-"`
-	// RouterID is the virtual router ID, 1 to 255. All hosts of the group must have the same ID,
-	// and other routers on the LAN must have other IDs.
+	// RouterID is the virtual router ID, 1 to 255. All of the group's hosts must have the same ID,
+	// and other routers on the LAN must have different IDs.
 	RouterID int `toml:"router_id"`
 	// Priority is this host's priority, 2 to 254. If the group has no owner, the healthy host with
 	// the highest priority becomes the owner.
@@ -53,10 +53,10 @@ type VRRP struct {
 	// AdvertInterval is the interval between adverts. It must be a multiple of 10 ms, or whole
 	// seconds in version 2.
 	AdvertInterval time.Duration `toml:"advert_interval"`
-	// Version is the version of VRRP: 3, or 2 for IPv4 only.
+	// Version is the VRRP version: 3, or 2 for IPv4 only.
 	Version int `toml:"version" range:"2,3"`
-	// Preempt is the time for which this host must be healthy before it takes over the group from a
-	// host with a lower priority.
+	// Preempt is how long this host must be healthy before it takes over the group from a host with
+	// a lower priority.
 	Preempt VRRPPreempt `toml:"preempt"`
 	// Interface is the device for sending and receiving adverts. If empty, it is the device whose
 	// network contains the first VIP.
@@ -67,14 +67,14 @@ type VRRP struct {
 	// Source is the source address of adverts. The zero value selects the first address of the
 	// interface.
 	Source netip.Addr `toml:"source"`
-	// Password authenticates adverts of version 2. It has at most 8 bytes and is not encrypted.
+	// Password authenticates version 2 adverts. It has at most 8 bytes and is sent unencrypted.
 	Password string `toml:"password"`
-	// Checksum is the kind of checksum of adverts of version 3 over IPv4.
+	// Checksum is the kind of checksum in version 3 adverts over IPv4.
 	Checksum VRRPChecksum `toml:"checksum"`
 	// DownAdverts is the number of adverts that a backup must miss before it takes over the group.
 	DownAdverts int `toml:"down_adverts" range:"3,10"`
-	// Advertise lists the VIPs in adverts. If empty, adverts contain all VIPs of the first VIP's
-	// family.
+	// Advertise lists the VIPs to include in adverts. If empty, adverts contain all VIPs of the
+	// first VIP's address family.
 	Advertise []netip.Addr `toml:"advertise"`
 	// UnicastTTL is the minimum TTL of adverts from peers.
 	UnicastTTL int `toml:"unicast_ttl" range:"1,255"`
@@ -82,7 +82,7 @@ type VRRP struct {
 	Yield bool `toml:"yield"`
 }
 
-// SetDefaults sets all fields to the defaults for a table without settings.
+// SetDefaults sets all fields to the defaults that an empty table results in.
 func (g *VRRP) SetDefaults() {
 	*g = VRRP{
 		Priority: 100, AdvertInterval: 200 * time.Millisecond, Version: 3, Preempt: NeverPreempt,
@@ -115,12 +115,12 @@ func (p *VRRPPreempt) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// VRRPChecksum is a kind of checksum of adverts of version 3 over IPv4.
+// VRRPChecksum is a kind of checksum in version 3 adverts over IPv4.
 type VRRPChecksum string
 
 // These are the kinds of checksums. PlainChecksum covers only the advert, as RFC 9568 requires.
 // PseudoChecksum also covers a pseudo-header, as keepalived does by default. AutoChecksum uses the
-// same kind as the peer, and PseudoChecksum until a peer's advert arrives.
+// same kind as the peer. Until a peer's advert arrives, it uses PseudoChecksum.
 const (
 	AutoChecksum   VRRPChecksum = "auto"
 	PlainChecksum  VRRPChecksum = "plain"
@@ -148,7 +148,7 @@ const (
 )
 
 // checkVRRP checks that the settings match the protocol that chooses owners. It then checks each
-// VRRP group, and that groups don't share a router ID.
+// VRRP group, and that no two groups have the same router ID.
 func (c *Config) checkVRRP(f *findings) {
 	o := &c.Ownership
 	if c.Decider() == ByEtcd {
@@ -193,8 +193,8 @@ func (c *Config) checkVRRP(f *findings) {
 	}
 }
 
-// is4 reports whether the group's adverts use IPv4, as far as its own table shows. Without
-// addresses in the table, it returns true.
+// is4 reports whether the group's adverts use IPv4, as far as its own table shows. If the table
+// contains no addresses, it returns true.
 func (g *VRRP) is4() bool {
 	for _, a := range slices.Concat(g.Advertise, g.Peers, []netip.Addr{g.Source}) {
 		if a.IsValid() {
@@ -282,8 +282,8 @@ func (c *Config) VRRPGroups(vips snap.Map[netip.Addr, *balancer.VIP]) ([]VRRPGro
 	return c.vrrpGroups(vips, func(*VRRPGroup) {})
 }
 
-// vrrpGroups implements VRRPGroups. Before it checks a group, it calls change, which may modify the
-// group.
+// vrrpGroups implements VRRPGroups. Before it checks a group, it calls the function change, which
+// may modify the group.
 func (c *Config) vrrpGroups(vips snap.Map[netip.Addr, *balancer.VIP], change func(*VRRPGroup)) ([]VRRPGroup, []balancer.Problem) {
 	if !c.Ownership.Enabled || c.Decider() != ByVRRP {
 		return nil, nil
@@ -332,9 +332,9 @@ func (c *Config) vrrpGroups(vips snap.Map[netip.Addr, *balancer.VIP], change fun
 	return all, problems
 }
 
-// VRRPGroupsOf is like VRRPGroups, but named maps each VIP to the name of its group. The VIPs may
-// be newer than c, so a group may advertise a removed VIP or have no VIPs. Neither is a problem.
-// Warnings are omitted.
+// VRRPGroupsOf is like VRRPGroups, but the argument named maps each VIP to its group's name. The
+// VIPs may be newer than c, so a group may advertise a removed VIP or have no VIPs. Neither is a
+// problem. Warnings are omitted.
 func (c *Config) VRRPGroupsOf(named map[netip.Addr]string) ([]VRRPGroup, []balancer.Problem) {
 	var vips snap.Map[netip.Addr, *balancer.VIP]
 	for a, group := range named {
@@ -354,7 +354,7 @@ func (c *Config) VRRPGroupsOf(named map[netip.Addr]string) ([]VRRPGroup, []balan
 }
 
 // groupOf returns the name of a VIP's group, or an error text if the VIP has no group. names lists
-// all groups.
+// all groups' names.
 func groupOf(v *balancer.VIP, names []string) (name, text string) {
 	switch {
 	case v.Group != "" && slices.Contains(names, v.Group):

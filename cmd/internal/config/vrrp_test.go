@@ -11,8 +11,7 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// vrrpTable returns a configuration with a valid group, main. more is added to the end of the
-// group's table.
+// vrrpTable returns a configuration with a valid group, main. It appends more to the group's table.
 func vrrpTable(more string) string {
 	return "[ownership]\nenabled = true\n[ownership.vrrp.main]\nrouter_id = 51\n" + more
 }
@@ -110,7 +109,7 @@ func TestVRRPGroupsOfVIPs(t *testing.T) {
 		many += one(fmt.Sprintf("10.0.%d.1", i), "")
 	}
 	if _, problems := vrrpGroups(t, many); !strings.Contains(problems, "advertise: has 256 VIPs, but an advert can list only 255") {
-		t.Errorf("problems with 256 VIPs = %s, want a problem that names the limit of 255", problems)
+		t.Errorf("256 VIPs: problems = %s, want a problem that names the limit of 255", problems)
 	}
 }
 
@@ -120,7 +119,7 @@ func vrrpGroups(t *testing.T, text string) (groups, problems string) {
 	t.Helper()
 	c, bad, dir := load(t, text)
 	if bad != "" {
-		t.Fatalf("%s\nproblems of the file = %s, want none", text, bad)
+		t.Fatalf("%s\nfile problems = %s, want none", text, bad)
 	}
 	read := tomlfile.Load(filepath.Join(dir, "vipd.toml"))
 	all, found := c.VRRPGroups(read.Snapshot.VIPs)
