@@ -11,36 +11,36 @@ import (
 // Kind is the subject area of an event.
 type Kind string
 
-// These are the kinds.
+// These are the kinds of events.
 const (
-	// Reload means that the configuration and the files of services were read again.
+	// Reload means that the configuration and the services files were read again.
 	Reload Kind = "reload"
 	// Pending means that a change that must be confirmed was made, confirmed or reverted.
 	Pending Kind = "pending"
-	// Apply means that a change was applied in the dataplane.
+	// Apply means that the dataplane applied a change.
 	Apply Kind = "apply"
 	// Health means that an endpoint went up or down, or that its share of connections changed
-	// because connects failed or succeed again.
+	// because connection attempts to it failed or succeed again.
 	Health Kind = "health"
-	// Drain means that a drain of an endpoint started or ended.
+	// Drain means that an endpoint's drain started or ended.
 	Drain Kind = "drain"
 	// Override means that an operator changed something manually, such as a weight, a drain or a
 	// node's configuration, or that such a change has ended.
 	Override Kind = "override"
-	// Mode means that another mode serves now, or failed to start.
+	// Mode means that vipd switched to another mode, or that a mode failed to start.
 	Mode Kind = "mode"
 	// Drift means that another program changed vipd's objects, and vipd repaired them.
 	Drift Kind = "drift"
 	// Problem means that a problem started or ended.
 	Problem Kind = "problem"
-	// Panic means that a service starts to use all its endpoints because too few are healthy, or
-	// that it no longer does.
+	// Panic means that a service started to use all its endpoints because too few are healthy, or
+	// stopped doing so.
 	Panic Kind = "panic"
-	// Store means that the source of services can't be read, or can be read again.
+	// Store means that services can't be read from their source, or can be read again.
 	Store Kind = "store"
 	// VIP means that this host has withdrawn a VIP, or holds it again.
 	VIP Kind = "vip"
-	// Names means that a lookup of endpoints, by a DNS name or a program, has returned a new
+	// Names means that a lookup of endpoints, through a DNS name or a program, returned a new
 	// result.
 	Names Kind = "names"
 )
@@ -55,7 +55,7 @@ type Event struct {
 	// Seq is the event's number, which Record sets. The number of the first event is the start time
 	// of the process in microseconds, so numbers also increase across restarts.
 	Seq uint64 `json:"seq"`
-	// At is the time of the event. If zero, the time of recording is used.
+	// At is when the event happened. If zero, Record sets it to the current time.
 	At   time.Time `json:"at"`
 	Kind Kind      `json:"kind"`
 	// Level is the severity, for the log and for colors. The default is info.
@@ -70,13 +70,13 @@ type Event struct {
 	Text string `json:"text"`
 	// Cause is the reason for the event, such as "connection refused".
 	Cause string `json:"cause,omitempty"`
-	// Was is the state that the event ended, such as "up". Lasted is the duration of that state. It
-	// is 0 if no state ended or the duration is unknown.
+	// Was is the state that the event ended, such as "up". Lasted is how long that state lasted, or
+	// 0 if no state ended or the duration is unknown.
 	Was    string        `json:"was,omitempty"`
 	Lasted time.Duration `json:"lasted_ns,omitempty"`
-	// Took is the duration of the event itself, such as a sync.
+	// Took is how long the event itself took, such as a sync.
 	Took time.Duration `json:"took_ns,omitempty"`
-	// Revision is the revision of the store to which the event belongs, or 0.
+	// Revision is the store revision to which the event belongs, or 0.
 	Revision int64 `json:"revision,omitempty"`
 }
 

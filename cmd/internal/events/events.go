@@ -32,7 +32,7 @@ type History struct {
 	more   chan struct{} // closed at the next event; nil if no reader waits
 }
 
-// queue holds the events of a kind, in order. The events before index from were dropped.
+// queue holds the events of one kind, in order. The events before the index from were dropped.
 type queue struct {
 	events []Event
 	from   int
@@ -75,8 +75,8 @@ func (h *History) Record(e Event) {
 	}
 }
 
-// dropLocked drops the oldest event of the kind with the most events. If several kinds have the
-// same number of events, it drops the oldest event of these kinds.
+// dropLocked drops the oldest event of the kind with the most events. If several kinds have that
+// many events, it drops the oldest event among them.
 func (h *History) dropLocked() {
 	var longest *queue
 	for _, q := range h.queues {
@@ -116,7 +116,7 @@ func (q *queue) after(seq uint64) []Event {
 }
 
 // Changed returns a channel that is closed when the next event is recorded. Call Changed before
-// Read. Otherwise an event between the two calls is missed.
+// Read. Otherwise, an event between the two calls is missed.
 func (h *History) Changed() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -127,7 +127,7 @@ func (h *History) Changed() <-chan struct{} {
 }
 
 // Read returns at most limit events after the event with the number since, in order. It also
-// returns how many events in this range were dropped. If limit is 0, it returns all events after
+// returns how many events after since were dropped. If limit is 0, it returns all events after
 // since. If this process has not assigned the number since, an earlier process has, so Read starts
 // with the first event.
 func (h *History) Read(since uint64, limit int) (events []Event, missed uint64) {

@@ -86,7 +86,7 @@ func TestHistoryIsItsModel(t *testing.T) {
 }
 
 // TestFollowers runs several writers and readers at once. Each reader must receive each event once
-// and in order, or count it as missed. Waiting readers must not block writers.
+// and in order, or count it as missed. A waiting reader must not block writers.
 func TestFollowers(t *testing.T) {
 	const writers, each, limit = 4, 2_000, 100
 	j := events.New(events.Options{Log: slog.New(slog.DiscardHandler), Limit: limit})
@@ -130,13 +130,13 @@ func TestFollowers(t *testing.T) {
 	reading.Wait()
 	events, missed := j.Read(0, 0)
 	if len(events) != limit || missed != writers*each-limit {
-		t.Errorf("kept events = %d, missed = %d, want %d and %d", len(events), missed, limit, writers*each-limit)
+		t.Errorf("events in the history = %d, missed = %d, want %d and %d", len(events), missed, limit, writers*each-limit)
 	}
 	next := map[balancer.Name]int{}
 	for _, e := range events {
 		var i int
 		if _, err := fmt.Sscan(e.Text, &i); err != nil || i < next[e.Service] {
-			t.Errorf("order of event %q of %s is wrong (%v), want the order of recording", e.Text, e.Service, err)
+			t.Errorf("event %q of %s is out of order (%v), want the order of recording", e.Text, e.Service, err)
 		}
 		next[e.Service] = i + 1
 	}
@@ -178,7 +178,7 @@ func TestEarlierProcess(t *testing.T) {
 	at := time.UnixMicro(5_000)
 	j := events.New(events.Options{Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return at }})
 	if events, missed := j.Read(77, 0); len(events) != 0 || missed != 0 {
-		t.Errorf("events of an empty history = %v, missed = %d, want none", events, missed)
+		t.Errorf("empty history: events = %v, missed = %d, want none", events, missed)
 	}
 	j.Record(events.Event{Kind: events.Mode, Text: "one"})
 	j.Record(events.Event{Kind: events.Mode, Text: "two"})
@@ -230,7 +230,7 @@ func (c *clogged) Write(line []byte) (int, error) {
 
 // TestCloggedLog records more events than the history keeps, while the log is blocked. Recording
 // must not block. When the log is released, it must receive the number of dropped events, and the
-// kept events in order.
+// remaining events in order.
 func TestCloggedLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &clogged{takes: 2, free: make(chan struct{})}
@@ -252,7 +252,7 @@ func TestCloggedLog(t *testing.T) {
 		want = append(want, "level=WARN msg=\"15 events are missing from the log, because the log was too slow\"\n")
 		want = append(want, record(4, 28)[15:]...)
 		if events, _ := j.Read(0, 0); len(events) != 10 || len(log.lines) != 2 {
-			t.Errorf("kept events = %d, want 10; log = %q, want 2 lines", len(events), log.lines)
+			t.Errorf("events in the history = %d, want 10; log = %q, want 2 lines", len(events), log.lines)
 		}
 		close(log.free)
 		synctest.Wait()
@@ -265,8 +265,8 @@ func TestCloggedLog(t *testing.T) {
 	})
 }
 
-// TestCloggedAtTheEnd ends Run while the log is blocked. Run must wait for some seconds, and then
-// return without logging further events.
+// TestCloggedAtTheEnd cancels Run while the log is blocked. Run must wait for some seconds, and
+// then return without logging more events.
 func TestCloggedAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &clogged{takes: 1, free: make(chan struct{})}
@@ -279,7 +279,7 @@ func TestCloggedAtTheEnd(t *testing.T) {
 		began := time.Now()
 		j.Run(ctx)
 		if took := time.Since(began); took < time.Second || took > 5*time.Second {
-			t.Errorf("Run ended after %s, want between 1 s and 5 s", took)
+			t.Errorf("Run returned after %s, want between 1 s and 5 s", took)
 		}
 		close(log.free)
 		synctest.Wait()
@@ -289,7 +289,7 @@ func TestCloggedAtTheEnd(t *testing.T) {
 	})
 }
 
-// logTo returns a logger that writes lines without a time.
+// logTo returns a logger that writes lines without timestamps.
 func logTo(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// flushTime is the maximum time for logging the remaining events at the end of Run.
+// flushTime limits how long Run logs the remaining events after ctx is done.
 const flushTime = 2 * time.Second
 
 // atOnce is the maximum number of events that the log reads from the history in one step.
 const atOnce = 100
 
-// Run logs the events in order. After ctx ends, it logs the remaining events and returns. It may be
-// called only once. If the log blocks, Run still returns after flushTime, but its goroutine remains
-// blocked.
+// Run logs the events in order. After ctx is done, it logs the remaining events and returns. It may
+// be called only once. If the log blocks, Run still returns after flushTime, but its goroutine
+// remains blocked.
 func (h *History) Run(ctx context.Context) {
 	written, enough := make(chan struct{}), make(chan struct{})
 	go func() { // Run waits for this goroutine, unless a write never returns
@@ -32,7 +32,7 @@ func (h *History) Run(ctx context.Context) {
 	}
 }
 
-// write logs events until ctx has ended and no event is left, or until enough is closed.
+// write logs events until ctx is done and no event is left, or until the channel enough is closed.
 func (h *History) write(ctx context.Context, enough <-chan struct{}) {
 	since := h.first - 1
 	for {
@@ -57,7 +57,7 @@ func (h *History) write(ctx context.Context, enough <-chan struct{}) {
 		case <-more:
 		case <-ctx.Done():
 			select {
-			case <-more: // an event was recorded just before ctx ended; log it
+			case <-more: // an event was recorded just before ctx was done; log it
 			default:
 				return
 			}
@@ -65,7 +65,8 @@ func (h *History) write(ctx context.Context, enough <-chan struct{}) {
 	}
 }
 
-// log writes an event to the log, with the event's own time, because it may be written much later.
+// log writes an event to the log with the event's own timestamp, because the event may be much
+// older.
 func (h *History) log(e *Event) {
 	ctx, handler := context.Background(), h.o.Log.Handler()
 	if !handler.Enabled(ctx, e.Level) {

@@ -8,12 +8,13 @@ import (
 	"strings"
 )
 
-// folders returns the directories of iptables, ipset, modprobe and similar tools. PATH lacks them
-// for ordinary users, for some supervisors and, on Debian, after su without "-".
+// folders returns the directories that contain iptables, ipset, modprobe and similar tools. They
+// are missing from PATH for ordinary users, for some supervisors and, on Debian, after su without
+// "-".
 func folders() []string { return []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} }
 
-// AddFolders appends the directories of administrators' programs to this process's PATH, unless
-// they are already in it. Call it before other code looks for programs. On Windows, it does
+// AddFolders appends the directories of system administration programs to this process's PATH,
+// unless they are already in it. Call it before other code looks up programs. On Windows, it does
 // nothing.
 func AddFolders() {
 	if runtime.GOOS == "windows" {
@@ -22,7 +23,7 @@ func AddFolders() {
 	_ = os.Setenv("PATH", with(os.Getenv("PATH"))) // fails only for names with "=" or a zero byte
 }
 
-// with appends the directories that path lacks to path, and returns the result.
+// with returns path with the missing directories appended.
 func with(path string) string {
 	have := filepath.SplitList(path)
 	for _, folder := range folders() {

@@ -30,7 +30,7 @@ func TestAddFolders(t *testing.T) {
 	}
 	t.Setenv("PATH", t.TempDir())
 	if path, err := exec.LookPath("iptables"); err == nil {
-		t.Fatalf("path of iptables before AddFolders = %s, want none", path)
+		t.Fatalf("before AddFolders: path of iptables = %s, want none", path)
 	}
 	AddFolders()
 	if _, err := exec.LookPath("iptables"); err != nil {

@@ -2,6 +2,6 @@
 // would be dangerous, because vipd and vipctl run as root, trust the files there, and write files
 // with fixed names.
 //
-// It checks the owners and permission bits of directories and files, but not access control lists.
-// On systems other than Unix, it checks nothing.
+// It checks the owners and the permission bits of directories and files, but ignores access control
+// lists. On systems other than Unix, it checks nothing.
 package folder

@@ -16,9 +16,10 @@ import (
 const maxLinks = 40
 
 // Check returns an error if a user other than root and this process's user could change the content
-// of the directory at path. Such a user owns the directory, a parent directory or a symbolic link
-// on the path, or can write to one of the directories. A parent directory that others can write to
-// is accepted if it is sticky, such as /tmp. A missing or unreachable path is not an error.
+// of the directory at path. This is possible if the user owns the directory, a parent directory or
+// a symbolic link on the path, or can write to one of these directories. Check accepts a parent
+// directory that other users can write to if it is sticky, such as /tmp. A missing or unreachable
+// path is not an error.
 func Check(path string) error {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -27,16 +28,16 @@ func Check(path string) error {
 	above := trusted
 	if info, err := os.Stat("/"); err == nil {
 		// In a user namespace, the host's root may have no user ID and appear as nobody, the user
-		// of exec checks. So the owner of "/" may own parent directories, but not the directory
-		// itself.
+		// that runs exec checks. So the owner of "/" may own parent directories, but not the
+		// directory itself.
 		above = func(user uint32) bool { return trusted(user) || user == ownerOf(info) }
 	}
 	return check(abs, above, maxLinks)
 }
 
 // CheckFiles returns an error if [Check] does, or if a file in the directory belongs to another
-// user and has a name that vipd may use. Such a file may be older than the directory's current
-// owner, and vipd would trust it.
+// user and has a name that vipd may use. The file may have been created before the directory's
+// owner changed, and vipd would trust it.
 func CheckFiles(path string) error {
 	if err := Check(path); err != nil {
 		return err
@@ -60,8 +61,8 @@ func CheckFiles(path string) error {
 }
 
 // Make checks the directory at path, and creates it with mkdir. It then checks the directory and
-// its files again, because another user may have created it in between. mkdir must accept an
-// existing directory.
+// its files again, because another user may have created the directory in between. mkdir must
+// accept an existing directory.
 func Make(path string, mkdir func(path string) error) error {
 	if err := Check(path); err != nil {
 		return err
@@ -107,15 +108,14 @@ func check(path string, above func(user uint32) bool, links int) error {
 	return nil
 }
 
-// othersWrite reports whether other users may write to a file: all users, or a group other than
-// root's group. Unless this process is root, its own group may also write.
+// othersWrite reports whether all users may write to a file, or a group other than root's group
+// may. If this process is not root, its own group may also write.
 func othersWrite(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	private := ok && (stat.Gid == 0 || os.Geteuid() != 0 && int(stat.Gid) == os.Getegid())
 	return info.Mode().Perm()&0o002 != 0 || info.Mode().Perm()&0o020 != 0 && !private
 }
 
-// ownerOf returns the user ID of a file's owner.
 func ownerOf(info fs.FileInfo) uint32 {
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		return stat.Uid

@@ -77,8 +77,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestMake makes directories that are missing at the first check. Make must reject a directory if
-// another user creates it, or a file in it, in between.
+// TestMake creates directories that are missing during the first check. Make must reject a
+// directory if another user creates it, or a file in it, in between.
 func TestMake(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to give files to another user")
@@ -100,7 +100,7 @@ func TestMake(t *testing.T) {
 }
 
 // TestCheckInNamespace checks directories of user 65534. In a user namespace, the host's root may
-// appear as this user. This user may own parent directories, but not the directory itself.
+// appear as this user. User 65534 may own parent directories, but not the directory itself.
 func TestCheckInNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to give files to another user")

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// Uses reports whether vipd may use a file with this name in run_dir or state_dir. Its records,
+// Uses reports whether vipd may use a file with this name in run_dir or state_dir. vipd's records,
 // sockets and locks have the extensions .json, .state, .sock and .lock.
 func Uses(name string) bool {
 	return slices.Contains([]string{".json", ".state", ".sock", ".lock"}, filepath.Ext(name))
 }
 
-// Refusal is a directory with which vipd does not start.
+// Refusal is a directory that vipd refuses to use, so it does not start.
 type Refusal struct {
 	// Field is the setting that names the directory: run_dir, state_dir or api.socket.
 	Field string
@@ -19,8 +19,8 @@ type Refusal struct {
 	Err error
 }
 
-// Refused checks run_dir, state_dir and the directory of api.socket, and returns the directories
-// with which vipd does not start. It skips stateDir if it is empty.
+// Refused checks run_dir, state_dir and the directory that contains api.socket, and returns the
+// directories that vipd refuses to use. It skips stateDir if it is empty.
 func Refused(runDir, stateDir, socket string) (all []Refusal) {
 	for _, f := range []struct {
 		field, path string

@@ -1,4 +1,4 @@
-// Package keepalived reads the virtual routers (vrrp_instance) of keepalived processes from their
+// Package keepalived reads keepalived processes' virtual routers (vrrp_instance) from their
 // configuration files. It ignores lines that depend on a condition (@), and does not replace
-// variables. So the result may lack routers or details, but what it contains is certain.
+// variables. The result may therefore lack routers or details, but everything in it is certain.
 package keepalived

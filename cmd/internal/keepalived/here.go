@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// Here is like [Running], but returns nil if no other process has VRRP sockets in the network
-// namespace of this process. keepalived then runs in another namespace, such as a container's.
+// Here is like [Running], but returns nil if no other process has VRRP sockets in this process's
+// network namespace. In that case, keepalived is running in another namespace, such as a
+// container's.
 func Here() []Router {
 	if !foreignSockets() {
 		return nil
@@ -29,7 +30,8 @@ func foreignSockets() bool {
 	return slices.ContainsFunc(sockets, func(inode string) bool { return !slices.Contains(own, "socket:["+inode+"]") })
 }
 
-// rawSockets returns the inodes of the VRRP sockets in list, the content of /proc/net/raw or raw6.
+// rawSockets returns the inodes of the VRRP sockets in list, which is the content of /proc/net/raw
+// or /proc/net/raw6.
 func rawSockets(list string) (inodes []string) {
 	const protocol, inode = ":0070", 9
 	for line := range strings.Lines(list) {

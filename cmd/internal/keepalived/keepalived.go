@@ -42,7 +42,7 @@ func Routers(file string, read func(path string) string, glob func(pattern strin
 	return all
 }
 
-// words returns the words of a configuration file and of the files that it includes. It omits
+// words returns the words in a configuration file and in the files that it includes. It omits
 // comments and conditional lines.
 func words(file string, read func(string) string, glob func(string) []string, depth int) (all []string) {
 	for line := range strings.Lines(read(file)) {
@@ -69,7 +69,8 @@ func words(file string, read func(string) string, glob func(string) []string, de
 	return all
 }
 
-// FileOf returns the configuration file of a keepalived that was started with these arguments.
+// FileOf returns the configuration file that keepalived reads if it is started with these
+// arguments.
 func FileOf(args []string) string {
 	for i, arg := range args {
 		name, value, given := strings.Cut(arg, "=")
@@ -105,7 +106,7 @@ func Running() (all []Router) {
 	return all
 }
 
-// readFile returns the content of a file, or "" if it can't be read.
+// readFile returns a file's content, or "" if it can't be read.
 func readFile(path string) string {
 	text, _ := os.ReadFile(path)
 	return string(text)

@@ -44,8 +44,8 @@ vrrp_instance c {
 	}
 }
 
-// TestFileOf reads command lines of keepalived that name the configuration file in each form, and
-// one that names no file. The result must be the named file, or the default.
+// TestFileOf reads keepalived command lines that name the configuration file in each form, and a
+// command line that names no file. The result must be the named file, or the default.
 func TestFileOf(t *testing.T) {
 	for args, want := range map[string]string{
 		"keepalived -n -l": File, "keepalived -f a.conf": "a.conf", "keepalived -fa.conf -n": "a.conf",

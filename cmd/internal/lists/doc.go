@@ -1,2 +1,2 @@
-// Package lists provides functions for lists that package slices lacks.
+// Package lists provides list functions that are missing from package slices.
 package lists

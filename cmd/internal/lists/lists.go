@@ -1,6 +1,6 @@
 package lists
 
-// Mapped calls the function to for each element of the list all, and returns the results.
+// Mapped returns the results of calling the function to on each element of the list all.
 func Mapped[T, R any](all []T, to func(T) R) []R {
 	out := make([]R, len(all))
 	for i, t := range all {

@@ -15,7 +15,7 @@ func TestMapped(t *testing.T) {
 }
 
 // TestNonNil passes a nil list and a list with an element. The nil list must become an empty list
-// in JSON, and the other list must not change.
+// in JSON, and the list with an element must not change.
 func TestNonNil(t *testing.T) {
 	if text, err := json.Marshal(NonNil[int](nil)); err != nil || string(text) != "[]" {
 		t.Errorf("JSON = %s, %v, want []", text, err)
