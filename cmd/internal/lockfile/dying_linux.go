@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exiting is the flag of a process that has started to exit (the kernel's PF_EXITING).
+// exiting is the process flag PF_EXITING, which the kernel sets when a process starts to exit.
 const exiting = 0x4
 
-// IsDying reports whether a process has ended, or is about to end because it is exiting, was killed
-// or is a zombie. It returns false for ID 0, which stands for a process that this process can't
-// see.
+// IsDying reports whether a process no longer exists, or will soon be gone because it is exiting,
+// was killed or is a zombie. It returns false for process ID 0, which stands for a process that
+// this process can't see.
 func IsDying(pid int) bool {
 	if pid <= 0 {
 		return false

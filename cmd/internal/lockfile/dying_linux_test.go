@@ -14,12 +14,12 @@ import (
 	"vipd/test/wait"
 )
 
-// holderVar is the environment variable with the path of the lock that this program holds instead
-// of running tests.
+// holderVar is an environment variable. If it is set, this program does not run tests, but holds
+// the lock at that path.
 const holderVar = "LOCKFILE_TEST_HOLD"
 
-// TestMain runs the tests. If holderVar is set, it acquires that lock and ends the first thread, so
-// the process is a zombie with a lock until its standard input ends.
+// TestMain runs the tests. If holderVar is set, it acquires that lock instead and ends the first
+// thread, so the process is a zombie with a lock until its standard input ends.
 func TestMain(m *testing.M) {
 	path := os.Getenv(holderVar)
 	if path == "" {
@@ -98,29 +98,30 @@ func TestTakeFromDying(t *testing.T) {
 // running processes and for process 0.
 func TestIsDying(t *testing.T) {
 	if IsDying(os.Getpid()) || IsDying(0) {
-		t.Error("IsDying of this process or of process 0 = true, want false")
+		t.Error("this process or process 0: IsDying = true, want false")
 	}
 	c := exec.Command("sleep", "1000")
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
 	if IsDying(c.Process.Pid) {
-		t.Error("IsDying of a sleeping process = true, want false")
+		t.Error("sleeping process: IsDying = true, want false")
 	}
 	if err := c.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	if !IsDying(c.Process.Pid) {
-		t.Error("IsDying of a killed process = false, want true")
+		t.Error("killed process: IsDying = false, want true")
 	}
 	_ = c.Wait()
 	if !IsDying(c.Process.Pid) {
-		t.Error("IsDying of an ended process = false, want true")
+		t.Error("ended process: IsDying = false, want true")
 	}
 }
 
-// TestAwait waits for holders that run, end or are dying. A running holder must be reported after
-// one more attempt. A holder that never finishes dying must be reported after patience.
+// TestAwait waits for holders that keep running, exit or are dying. A running holder must be
+// reported after one more attempt. A holder that never finishes dying must be reported after
+// patience.
 func TestAwait(t *testing.T) {
 	for _, c := range []struct {
 		name         string

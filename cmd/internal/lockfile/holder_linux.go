@@ -31,8 +31,8 @@ func Holder(path string) (pid int) {
 }
 
 // holderIn implements Holder. locks is the content of /proc/locks, and file is MAJOR:MINOR:INODE. A
-// line looks like "1: FLOCK ADVISORY WRITE 1234 00:19:5678 0 EOF". If the process waits for the
-// lock, the line has an arrow after the first field, and is ignored.
+// line looks like "1: FLOCK ADVISORY WRITE 1234 00:19:5678 0 EOF". If the process only waits for
+// the lock, the line has an arrow after the first field, and holderIn ignores it.
 func holderIn(locks, file string, program func(pid int) string) int {
 	for line := range strings.Lines(locks) {
 		f := strings.Fields(line)
@@ -46,7 +46,7 @@ func holderIn(locks, file string, program func(pid int) string) int {
 	return 0
 }
 
-// program returns the name of a process, or "" if it has ended.
+// program returns the name of a process's program, or "" if the process has ended.
 func program(pid int) string {
 	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 func TestHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vipd.lock")
 	if pid := Holder(path); pid != 0 {
-		t.Errorf("holder of a missing file = %d, want 0", pid)
+		t.Errorf("missing file: holder = %d, want 0", pid)
 	}
 	f, err := Acquire(path)
 	if err != nil {
@@ -24,12 +24,12 @@ func TestHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	if pid := Holder(path); pid != 0 {
-		t.Errorf("holder of a free lock = %d, want 0", pid)
+		t.Errorf("free lock: holder = %d, want 0", pid)
 	}
 }
 
-// TestHolderIn parses the text of /proc/locks. Neither a holder named vipctl nor a process that
-// waits for the lock may be returned.
+// TestHolderIn parses text in the format of /proc/locks. It must return neither a holder named
+// vipctl nor a process that only waits for the lock.
 func TestHolderIn(t *testing.T) {
 	const locks = `1: POSIX  ADVISORY  WRITE 5 00:19:77 0 EOF
 2: FLOCK  ADVISORY  WRITE 6 00:19:78 0 EOF

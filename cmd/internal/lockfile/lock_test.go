@@ -15,14 +15,14 @@ func TestTake(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Acquire(path); !errors.Is(err, ErrHeld) {
-		t.Errorf("error while the lock is held = %v, want ErrHeld", err)
+		t.Errorf("while the lock is held: error = %v, want ErrHeld", err)
 	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
 	again, err := Acquire(path)
 	if err != nil {
-		t.Fatalf("error after the lock was closed = %v, want none", err)
+		t.Fatalf("after the lock is closed: error = %v, want none", err)
 	}
 	if err := again.Close(); err != nil {
 		t.Fatal(err)

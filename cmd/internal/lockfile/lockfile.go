@@ -13,8 +13,8 @@ import (
 var ErrHeld = errors.New("another vipd is already running, or a cleanup is in progress")
 
 // Acquire opens or creates the lock file at path, and locks it until the file is closed. If another
-// process holds the lock, the error is ErrHeld. If that process is dying, Acquire waits for its
-// end.
+// process holds the lock, the error is ErrHeld. If that process is dying, Acquire waits until it is
+// gone.
 func Acquire(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|noFollow, 0o600)
 	if err != nil {
@@ -36,7 +36,7 @@ func Acquire(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Path returns the path of the lock file in a run_dir.
+// Path returns the lock file's path in a run_dir.
 func Path(runDir string) string { return filepath.Join(runDir, "vipd.lock") }
 
 // Lost reports whether a locked file was removed or replaced. If so, another process could lock a
@@ -47,8 +47,8 @@ func Lost(f *os.File) bool {
 	return err != nil || err2 != nil || !os.SameFile(held, current)
 }
 
-// Note replaces the content of the lock file with a text about the lock's holder. The text remains
-// after the holder ends, until the next holder calls Note.
+// Note replaces the lock file's content with text about the lock's holder. The text remains after
+// the holder exits, until the next holder calls Note.
 func Note(f *os.File, text string) error {
 	err := f.Truncate(0)
 	if err == nil {

@@ -14,7 +14,7 @@ import (
 type Place struct {
 	// Inputs contains the services, their endpoints and the manual overrides.
 	*balancer.Inputs
-	// Name is the text that error messages add after a service or an endpoint, such as " in etcd".
+	// Name is the text that error messages append to a service or an endpoint, such as " in etcd".
 	Name string
 }
 
@@ -42,13 +42,13 @@ func (p Place) Endpoints(t balancer.Target) (at []*balancer.Endpoint) {
 	return at
 }
 
-// serves reports whether a port of the service sends connections to this port of e.
+// serves reports whether any of the service's ports sends connections to this port of e.
 func serves(service *balancer.Service, e *balancer.Endpoint, port uint16) bool {
 	return slices.ContainsFunc(service.Ports, func(p balancer.Port) bool { return e.TargetPort(&p) == port })
 }
 
-// Target parses ADDRESS, ADDRESS:PORT or ADDRESS:FIRST-LAST of an endpoint of a service. It refuses
-// a range that no endpoint at the address has.
+// Target parses the address of a service's endpoint: ADDRESS, ADDRESS:PORT or ADDRESS:FIRST-LAST.
+// It refuses a port range that no endpoint at the address has.
 func (p Place) Target(service *balancer.Service, address string) (balancer.Target, error) {
 	t, ports, err := balancer.ParseEndpoint(service.Name, address)
 	if err != nil || !ports.IsRange() {
@@ -82,7 +82,7 @@ func (p Place) Addresses(service *balancer.Service) (all []string) {
 	return all
 }
 
-// each returns the targets of an endpoint: its address with each port to which the service sends
+// each returns an endpoint's targets: its address with each port to which the service sends
 // connections.
 func each(service *balancer.Service, e *balancer.Endpoint) (targets []balancer.Target) {
 	for i := range service.Ports {
@@ -104,7 +104,7 @@ func Meant(name string, known []string) string {
 	return "; did you mean " + near + "?"
 }
 
-// Other returns the suggestion of [Meant] or, if it has none, a list of the known names.
+// Other returns the suggestion from [Meant] or, if there is none, a list of the known names.
 func Other(name string, known []string) string {
 	if near := Meant(name, known); near != "" {
 		return near

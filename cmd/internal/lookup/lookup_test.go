@@ -28,10 +28,10 @@ func TestOther(t *testing.T) {
 	}
 }
 
-// TestSpares drains endpoints of a service. The request must be refused exactly if new connections
-// would fail. Each letter is an endpoint: u is usable, d is down, b is a usable backup, and B is a
-// backup that is down. Agents affect three endpoints: m is drained, f is reported as down, and 0
-// has the weight 0. M and O are like m and 0, but have an override.
+// TestSpares drains endpoints of a service. CheckCapacity must refuse the request if, and only if,
+// new connections would fail. Each letter is an endpoint: u is usable, d is down, b is a usable
+// backup, and B is a backup that is down. Agents affect three endpoints: m is drained, f is
+// reported as down, and 0 has the weight 0. M and O are like m and 0, but have an override.
 func TestSpares(t *testing.T) {
 	const none = "no usable endpoint would remain for service web (port 80/tcp), so new connections would fail: nothing was changed; --force changes it anyway"
 	const few = "fewer usable endpoints than min_usable would remain for service web (port 80/tcp; min_usable = 2), so new connections would fail: nothing was changed; --force changes it anyway"
@@ -64,11 +64,11 @@ func TestSpares(t *testing.T) {
 		{"uub", 2, []int{3}, ""},
 		{"ub", 2, []int{2}, few},
 		{"ubb", 2, []int{2}, ""},
-		{"uud", 2, []int{3}, ""}, // the endpoint is down anyway
+		{"uud", 2, []int{3}, ""}, // the drained endpoint is already down
 		{"um", 0, []int{1}, none},
 		{"uf", 0, []int{1}, none},
 		{"u0", 0, []int{1}, none},
-		{"um", 0, []int{2}, ""}, // the agent drains the endpoint anyway
+		{"um", 0, []int{2}, ""}, // the agent already drains the endpoint
 		{"uM", 0, []int{1}, ""},
 		{"uO", 0, []int{1}, ""},
 	} {
@@ -108,13 +108,13 @@ func TestSpares(t *testing.T) {
 				got = err.Error()
 			}
 			if got != want {
-				t.Errorf("drain of %s in %q with min_usable = %d, force = %v: error = %q, want %q", fmt.Sprint(test.drained), test.endpoints, test.minUsable, force, got, want)
+				t.Errorf("drain %s in %q, min_usable = %d, force = %v: error = %q, want %q", fmt.Sprint(test.drained), test.endpoints, test.minUsable, force, got, want)
 			}
 		}
 	}
 }
 
-// TestTargetsByName requests endpoints by DNS names. All known addresses of a name must be
+// TestTargetsByName requests endpoints by DNS names. All of a name's known addresses must be
 // selected, and unknown names must be refused.
 func TestTargetsByName(t *testing.T) {
 	s := &balancer.Service{Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []balancer.Port{{Port: 80, TargetPort: 8080}}}
@@ -144,7 +144,7 @@ func TestTargetsByName(t *testing.T) {
 	}
 }
 
-// TestTargetsOfRange requests an endpoint by its range of ports, or by the first port of the range.
+// TestTargetsOfRange requests an endpoint by its port range, or by the first port of the range.
 // Other ranges must be refused with an error that lists the existing ranges.
 func TestTargetsOfRange(t *testing.T) {
 	s := &balancer.Service{Name: "ftp", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []balancer.Port{

@@ -41,8 +41,8 @@ func (p Place) Targets(q *api.OverrideRequest) ([]balancer.Target, error) {
 	return nil, p.absent(service, q.Address)
 }
 
-// HostName returns text as services write a DNS name: in lower case and without a trailing dot. It
-// returns "" if text is not a DNS name.
+// HostName returns text in the form of DNS names in services: in lower case and without a trailing
+// dot. It returns "" if text is not a DNS name.
 func HostName(text string) string {
 	if name := strings.ToLower(strings.TrimSuffix(text, ".")); balancer.IsHostName(name) {
 		return name
@@ -79,7 +79,7 @@ type NoEndpointsError struct{ text string }
 // Error returns the error's text.
 func (e *NoEndpointsError) Error() string { return e.text }
 
-// onNode returns the targets of each endpoint on a node, for all services.
+// onNode returns the targets of all services' endpoints on a node.
 func (p Place) onNode(node string) ([]balancer.Target, error) {
 	var targets []balancer.Target
 	var nodes []string
@@ -131,10 +131,10 @@ func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 	return o, nil
 }
 
-// CheckCapacity returns an error if the request would make new connections to a port of a service
-// fail, in either family. It returns nil if the request has Force. New connections fail if the
+// CheckCapacity returns an error if the request would make new connections to a service's port
+// fail, for IPv4 or IPv6. It returns nil if the request has Force. New connections fail if the
 // request drains usable endpoints, and leaves fewer than min_usable endpoints and no usable backup.
-// An endpoint is usable if it does not drain, has a weight above 0, and is not down according to
+// An endpoint is usable if it is not draining, has a weight above 0, and is not down according to
 // its health and its agent.
 func CheckCapacity(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Target) error {
 	drains := q.Draining != nil && *q.Draining || q.Weight != nil && *q.Weight == 0
@@ -168,9 +168,9 @@ func CheckCapacity(in *balancer.Inputs, q *api.OverrideRequest, targets []balanc
 	return errors.New(strings.Join(why, ", and ") + ", so new connections would fail: nothing was changed; --force changes it anyway")
 }
 
-// endedPorts returns the ports of a service whose new connections would fail if the targets
-// drained. none lists the ports without usable endpoints. few lists the ports with fewer than
-// min_usable of them.
+// endedPorts returns a service's ports at which new connections would fail if the targets drained.
+// none lists the ports without usable endpoints. few lists the ports with at least one but fewer
+// than min_usable usable endpoints.
 func endedPorts(in *balancer.Inputs, s *balancer.Service, targets []balancer.Target) (none, few []string) {
 	for _, vip := range s.Addresses() {
 		for i := range s.Ports {
@@ -189,9 +189,10 @@ func endedPorts(in *balancer.Inputs, s *balancer.Service, targets []balancer.Tar
 	return none, few
 }
 
-// countUsable counts the usable endpoints of a port that have the VIP's family. drained is the
-// number of targets among them, backups is the number of other backups, and left is the number of
-// the rest. If several endpoints have the same address and port, only the first counts.
+// countUsable counts a port's usable endpoints that have the VIP's address family. drained is the
+// number of targets among them. Of the remaining endpoints, backups is the number of backups, and
+// left the number of endpoints that are not backups. If several endpoints have the same address and
+// port, only the first counts.
 func countUsable(in *balancer.Inputs, s *balancer.Service, p *balancer.Port, vip netip.Addr, targets []balancer.Target) (drained, left, backups int) {
 	seen := map[balancer.Target]bool{}
 	for _, e := range balancer.EndpointsOf(s, in) {
@@ -213,7 +214,8 @@ func countUsable(in *balancer.Inputs, s *balancer.Service, p *balancer.Port, vip
 	return drained, left, backups
 }
 
-// covers reports whether the target called of selects the endpoint at t. Only of may lack a port.
+// covers reports whether the target in the parameter of selects the endpoint at t. Only that target
+// may lack a port.
 func covers(of, t balancer.Target) bool {
 	return of.Service == t.Service && of.Addr == t.Addr && (of.Port == 0 || of.Port == t.Port)
 }

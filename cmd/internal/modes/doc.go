@@ -1,5 +1,5 @@
-// Package modes lists the modes of this version, for vipd, vipctl and their tests. A new mode needs
-// an entry in All, and a function here that describes it and creates its dataplane from the
+// Package modes lists the modes that this version has, for vipd, vipctl and their tests. A new mode
+// needs an entry in All, and a function here that describes it and creates its dataplane from the
 // configuration.
 //
 // Mode.New checks whether the mode works on this host, and creates its dataplane. Mode.Cleanup

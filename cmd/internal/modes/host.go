@@ -8,8 +8,8 @@ import (
 	"vipd/dataplane/ipvs"
 )
 
-// HostOptions returns the options for the parts of the host that all modes share, such as addresses
-// and sysctls. The caller adds the mode's needs.
+// HostOptions returns the options for the host state that all modes share, such as addresses and
+// sysctls. The caller adds the mode's needs.
 func HostOptions(c config.Config) host.Options {
 	o := host.DefaultOptions()
 	o.Interface = c.Addresses.Interface

@@ -18,7 +18,7 @@ import (
 
 // Mode is one of vipd's methods of serving traffic, such as ipvs mode.
 type Mode struct {
-	// Name is the mode's name in the config, in --mode and in status.
+	// Name is the mode's name in the configuration, in --mode and in status.
 	Name config.ModeName
 	// New checks whether the mode works on this host, and returns its dataplane. The error explains
 	// why the mode does not work, and how to fix it.
@@ -34,26 +34,25 @@ type Mode struct {
 	Capabilities func() balancer.Capabilities
 	// Render returns the mode's rules for the frontends in their native syntax, such as nft's.
 	Render func(c config.Config, frontends []*balancer.Frontend) string
-	// RenderDirect returns the rules of direct routing, which depend on this host's devices and
+	// RenderDirect returns the rules for direct routing, which depend on this host's devices and
 	// routes. It is nil if the mode has none.
 	RenderDirect func(frontends []*balancer.Frontend) (string, error)
-	// Cleanup removes the objects of this mode that an earlier process left, and returns a
-	// description of each action. If dry is true, it removes nothing. It keeps objects that all
-	// modes share.
+	// Cleanup removes this mode's objects that an earlier process left behind, and returns a
+	// description of each action. If dry is true, it removes nothing. It never removes objects that
+	// all modes share.
 	Cleanup func(ctx context.Context, c config.Config, dry bool) ([]string, error)
 }
 
-// TrialTime is the maximum duration of New. On a machine that is not overloaded, New needs less
-// than a second.
+// TrialTime limits how long New may take. On a machine that is not overloaded, New takes less than
+// a second.
 const TrialTime = 45 * time.Second
 
-// All returns the modes, starting with the best. The mode auto is the first of them that works.
+// All returns the modes, starting with the best. The mode auto selects the first mode that works.
 func All() []Mode {
 	return []Mode{guarded(ipvsMode()), guarded(nftablesMode()), guarded(iptablesMode()), userspaceMode()}
 }
 
-// guarded changes New of a mode that needs the guard: New fails if the guard does not work on this
-// host.
+// guarded returns m with a New function that fails if the guard does not work on this host.
 func guarded(m Mode) Mode {
 	trial := m.New
 	m.New = func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
@@ -65,7 +64,7 @@ func guarded(m Mode) Mode {
 	return m
 }
 
-// Find returns the mode with this name. The bool is false if this version does not have it.
+// Find returns the mode with this name. The bool is false if this version does not have the mode.
 func Find(name config.ModeName) (Mode, bool) {
 	all := All()
 	if i := slices.IndexFunc(all, func(m Mode) bool { return m.Name == name }); i >= 0 {
@@ -150,8 +149,8 @@ func userspaceMode() Mode {
 	}
 }
 
-// inputOf adds a comment line before the text, with the program that reads it. It keeps an empty
-// text.
+// inputOf precedes text with a comment line that names the program to pass it to. It returns an
+// empty text unchanged.
 func inputOf(program, text string) string {
 	if text == "" {
 		return ""

@@ -35,7 +35,7 @@ func TestIPVSPlansLoad(t *testing.T) {
 				t.Fatal(err)
 			}
 			var want []string
-			servers, _, _ := strings.Cut(string(text), "# nft") // omits the nftables rules that mark the ranges' packets
+			servers, _, _ := strings.Cut(string(text), "# nft") // omit the nftables rules, which mark packets to port ranges
 			for line := range strings.Lines(servers) {
 				if !strings.HasPrefix(line, "#") {
 					want = append(want, strings.TrimSpace(line))
@@ -44,7 +44,7 @@ func TestIPVSPlansLoad(t *testing.T) {
 			restore := exec.Command("ipvsadm", "--restore")
 			restore.Stdin = strings.NewReader(strings.Join(want, "\n") + "\n")
 			if out, err := restore.CombinedOutput(); err != nil || len(out) > 0 {
-				t.Fatalf("error of ipvsadm --restore = %v, want none and no output, got:\n%s", err, out)
+				t.Fatalf("ipvsadm --restore: error = %v, want none and no output; output:\n%s", err, out)
 			}
 			t.Cleanup(func() { ipvsadm(t, "--clear") })
 			for i, line := range want {

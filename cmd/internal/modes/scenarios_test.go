@@ -27,7 +27,7 @@ var update = flag.Bool("update", false, "rewrite the expected results of the sce
 const folder = "../../../balancer/testdata/scenarios"
 
 // TestScenarios compiles and renders each scenario in each mode. The results must equal the files
-// in the scenario's directory. This command rewrites the files:
+// in the scenario's directory, which this command rewrites:
 //
 //	go test ./cmd/internal/modes -update    rewrites the files; look at the difference before you commit it
 func TestScenarios(t *testing.T) {
@@ -40,7 +40,7 @@ func TestScenarios(t *testing.T) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			loaded := tomlfile.Load(file)
 			for _, p := range loaded.Snapshot.Problems {
-				t.Error("problem of a scenario (want none):", p)
+				t.Error("problem in the scenario, want none:", p)
 			}
 			conf := config.Default()
 			own := []netip.Addr{netip.MustParseAddr("192.168.1.1"), netip.MustParseAddr("192.168.2.1"), netip.MustParseAddr("fd00:1::1")}
@@ -58,7 +58,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// write formats the compiled state, with a line for each frontend, backend, address and problem.
+// write formats the compiled state as a line for each frontend, backend, address and problem.
 func write(d balancer.Desired, dir string) string {
 	var b strings.Builder
 	for key, f := range d.Frontends.All() {

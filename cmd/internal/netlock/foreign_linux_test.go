@@ -13,7 +13,7 @@ import (
 	"vipd/test/lab"
 )
 
-// TestForeignHolder occupies the name of the lock as an unprivileged user. Acquire must return a
+// TestForeignHolder occupies the lock's name as an unprivileged user. Acquire must return a
 // ForeignError with that user.
 func TestForeignHolder(t *testing.T) {
 	lab.New(t) // gives this test its own network namespace
@@ -28,7 +28,7 @@ func TestForeignHolder(t *testing.T) {
 	}
 	defer func() { _ = namespace.Close() }()
 	go func() {
-		runtime.LockOSThread() // when the goroutine ends, so does the thread with the other user
+		runtime.LockOSThread() // when the goroutine ends, its thread, which runs as the other user, also ends
 		var opened net.Listener
 		if unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET) == nil {
 			if _, _, errno := syscall.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); errno == 0 {
@@ -39,7 +39,7 @@ func TestForeignHolder(t *testing.T) {
 	}()
 	squatter := <-listener
 	if squatter == nil {
-		t.Fatal("listener of the other user = nil, want a socket")
+		t.Fatal("other user's listener = nil, want a socket")
 	}
 	defer func() { _ = squatter.Close() }()
 	lock, err := Acquire(Holder{})

@@ -7,10 +7,10 @@ import (
 
 // Holder is the process that holds the lock.
 type Holder struct {
-	// PID is the holder's process ID, or 0 if the holder is in a process namespace that this
-	// process can't see.
+	// PID is the holder's process ID, or 0 if the holder is in a PID namespace that this process
+	// can't see.
 	PID int `json:"-"`
-	// Program is the name of the holder's program, or "" if it is unknown.
+	// Program is the holder's program name, or "" if it is unknown.
 	Program string `json:"-"`
 	// Config is the holder's configuration file, and RunDir is its run_dir, as absolute paths. They
 	// are "" if the holder does not report them.
@@ -18,8 +18,8 @@ type Holder struct {
 	RunDir string `json:"run_dir"`
 }
 
-// IsDaemon reports whether the holder is a vipd. Otherwise it is a cleanup of vipctl, which holds
-// the lock only briefly.
+// IsDaemon reports whether the holder is a vipd. Otherwise it is a vipctl cleanup, which holds the
+// lock only briefly.
 func (h Holder) IsDaemon() bool { return h.Program != "vipctl" }
 
 // String returns text like "vipd (pid 12, config /etc/vipd/vipd.toml, run_dir /run/vipd)".
@@ -43,8 +43,8 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("%s already manages the services of this network namespace", e.Holder)
 }
 
-// ForeignError means that an unprivileged user's process occupies the name of the lock. Any user
-// can do that. It must not prevent vipd from serving, so vipd then relies only on the lock of
+// ForeignError means that an unprivileged user's process occupies the lock's name. Any user can do
+// that. It must not prevent vipd from serving, so vipd then relies only on the lock file in
 // run_dir.
 type ForeignError struct{ PID, UID int }
 

@@ -17,23 +17,23 @@ import (
 	"vipd/cmd/internal/lockfile"
 )
 
-// name is the abstract name of the socket.
+// name is the socket's abstract name.
 const name = "@vipd"
 
-// answerTime is the maximum time to wait for the holder's answer, and to send it. It is long enough
-// for an overloaded host.
+// answerTime is the timeout for receiving the holder's answer, and for sending it. It is long
+// enough for an overloaded host.
 const answerTime = 5 * time.Second
 
-// Lock is the lock of the network namespace. A nil Lock holds nothing.
+// Lock is the lock on a network namespace. A nil Lock holds nothing.
 type Lock struct {
 	listener *net.UnixListener
 	answer   []byte
 }
 
-// Acquire acquires the lock of this process's network namespace. [Lock.Run] reports self to other
+// Acquire acquires the lock on this process's network namespace. [Lock.Run] reports self to other
 // processes. If another process holds the lock, the error is a *HeldError, or a *ForeignError if an
-// unprivileged user's process occupies the lock's name. If the holder is dying, Acquire waits for
-// its end.
+// unprivileged user's process occupies the lock's name. If the holder is dying, Acquire waits until
+// it is gone.
 func Acquire(self Holder) (*Lock, error) {
 	answer, err := json.Marshal(self)
 	if err != nil {
@@ -56,7 +56,7 @@ func Acquire(self Holder) (*Lock, error) {
 	return &Lock{l, answer}, nil
 }
 
-// Run reports the holder to each process that connects, until ctx ends. The lock is held until
+// Run reports the holder to each process that connects, until ctx is done. The lock is held until
 // Close, even without Run.
 func (l *Lock) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.listener.SetDeadline(time.Unix(1, 0)) })
@@ -101,12 +101,12 @@ func holder() (pid, uid int) {
 	return Peer(c.(*net.UnixConn))
 }
 
-// Ask returns what is known about the process that holds the lock of this network namespace. It
+// Ask returns all known details of the process that holds the lock on this network namespace. It
 // waits for the holder's answer.
 func Ask() (h Holder) {
 	conn, err := net.DialTimeout("unix", name, answerTime)
 	if err != nil {
-		return h // the holder has just ended, or has too many clients
+		return h // the holder has just exited, or has too many clients
 	}
 	defer func() { _ = conn.Close() }()
 	c := conn.(*net.UnixConn)
@@ -125,8 +125,8 @@ func Ask() (h Holder) {
 	return h
 }
 
-// Peer returns the process ID and the user ID at the other end of c. pid is 0 if this process can't
-// see the other process.
+// Peer returns the process ID and the user ID of the process at the other end of c. pid is 0 if
+// this process can't see that process.
 func Peer(c *net.UnixConn) (pid, uid int) {
 	raw, err := c.SyscallConn()
 	if err != nil {

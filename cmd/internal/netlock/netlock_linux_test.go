@@ -22,7 +22,7 @@ func TestHolder(t *testing.T) {
 	want := Holder{PID: os.Getpid(), Program: "netlock.test"}
 	var held *HeldError
 	if _, err := Acquire(Holder{}); !errors.As(err, &held) || held.Holder != want {
-		t.Errorf("error while the holder does not answer = %v, want a HeldError with the process but without its files", err)
+		t.Errorf("holder does not answer: error = %v, want a HeldError with the process but without its files", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)

@@ -4,8 +4,8 @@ package netlock
 
 import "context"
 
-// Lock stands for the lock of the network namespace. This system needs none, because vipd has only
-// userspace mode here.
+// Lock stands for the lock on a network namespace. This system needs no lock, because vipd only
+// supports userspace mode here.
 type Lock struct{}
 
 // Acquire returns nil, because no lock is needed on this system.
@@ -14,7 +14,7 @@ func Acquire(Holder) (*Lock, error) { return nil, nil }
 // Ask returns an empty Holder.
 func Ask() (h Holder) { return h }
 
-// Run waits until ctx ends.
+// Run waits until ctx is done.
 func (*Lock) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
