@@ -1,3 +1,4 @@
-// Package rates computes rates from a node's traffic counts at successive times, and keeps the last
-// rates for sparklines. It does not read the counts or the time itself. Callers pass both to Add.
+// Package rates computes rates from successive readings of a node's traffic counters, and keeps the
+// latest rates for sparklines. It reads neither the counters nor the clock. Callers pass the
+// counters with their timestamp to Add.
 package rates

@@ -9,11 +9,11 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// Kept is the maximum number of past rates of each row.
+// Kept is the maximum number of past rates in each row.
 const Kept = 60
 
-// Window holds the latest counts and rates of all services and endpoints. Its zero value is ready
-// to use. It is not safe for concurrent use.
+// Window holds the latest counters and rates for all services and endpoints. Its zero value is
+// ready to use. It is not safe for concurrent use.
 type Window struct {
 	last   api.Traffic
 	series map[place]*series
@@ -25,21 +25,21 @@ type place struct {
 	address, port string
 }
 
-// series is the history of one place.
+// series is the history of one service or endpoint.
 type series struct {
 	counted [3]uint64 // connections, bytes in, bytes out
 	rate    Rate
 	past    []float32 // rates of new connections, latest last
-	at      time.Time // time of the latest counts
+	at      time.Time // time of the latest counters
 }
 
 // Rate holds rates per second.
 type Rate struct {
-	// New is the rate of new connections. In and Out are the rates of bytes from and to clients.
+	// New is the rate of new connections. In and Out are the byte rates from and to clients.
 	New, In, Out float64
 }
 
-// Row contains the rates and counts of a service, or of an endpoint at one port of a service.
+// Row contains the rates and counters of a service, or of an endpoint at one port of a service.
 type Row struct {
 	Service balancer.Name
 	// Endpoint is nil in a row of a service.
@@ -50,17 +50,17 @@ type Row struct {
 	Active  uint64
 	// Unanswered counts new connections that got no answer, since the daemon started.
 	Unanswered uint64
-	// Of is the number of endpoints, and Up is the number of these that get new connections. In a
-	// service's row, they describe the port with the fewest such endpoints.
+	// Of is the number of endpoints, and Up is the number of endpoints that get new connections. In
+	// a service's row, both describe the port with the lowest Up.
 	Up, Of int
-	// Use holds the numbers of endpoints for each port of a service. It is nil in an endpoint's
+	// Use holds the numbers of endpoints for each of a service's ports. It is nil in an endpoint's
 	// row.
 	Use api.Use
-	// Past holds the last rates of new connections. The latest rate is last.
+	// Past holds the latest rates of new connections, with the newest rate last.
 	Past []float32
 }
 
-// BytesIn and BytesOut format the rates of bytes. They return "-" if bytes are not counted.
+// BytesIn and BytesOut format the byte rates. They return "-" if bytes are not counted.
 func (r Row) BytesIn() string  { return r.bytes(r.In) }
 func (r Row) BytesOut() string { return r.bytes(r.Out) }
 
@@ -71,8 +71,8 @@ func (r Row) bytes(n float64) string {
 	return Bytes(uint64(n))
 }
 
-// Add computes rates from new counts and the previous counts. It ignores counts that are not newer
-// than the previous counts.
+// Add computes rates from the new and the previous counters. It ignores counters that are not newer
+// than the previous counters.
 func (w *Window) Add(t api.Traffic) {
 	if !t.At.After(w.last.At) {
 		return
@@ -115,7 +115,7 @@ func (w *Window) add(p place, at time.Time, counted [3]uint64) {
 	s.counted, s.at = counted, at
 }
 
-// Last returns the latest counts that were added.
+// Last returns the counters that were added last.
 func (w *Window) Last() *api.Traffic { return &w.last }
 
 // Services returns a row for each service, sorted by name.
@@ -135,8 +135,8 @@ func (w *Window) Services() []Row {
 	return rows
 }
 
-// Endpoints returns a row for each endpoint of a service at each of its ports, sorted by port and
-// address.
+// Endpoints returns a row for each of a service's endpoints at each of its ports, sorted by port
+// and address.
 func (w *Window) Endpoints(service balancer.Name) (rows []Row) {
 	for i := range w.last.Services {
 		s := &w.last.Services[i]
@@ -167,8 +167,8 @@ func (w *Window) row(p place) Row {
 // bars are the bars of a sparkline, from the lowest to the highest.
 var bars = []rune("▁▂▃▄▅▆▇█")
 
-// Spark draws the last values as bars, in at most width characters. If there are more values, each
-// bar shows the highest of several values.
+// Spark draws the latest values as bars, using at most width characters. If there are more values,
+// each bar shows the highest of several values.
 func Spark(past []float32, width int) string {
 	if len(past) == 0 || width <= 0 {
 		return ""

@@ -8,7 +8,7 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// counted returns the counts of a service with one endpoint. second is the time of the counts.
+// counted returns the counters of a service with one endpoint. second is their timestamp.
 func counted(second int, connections, in uint64) api.Traffic {
 	return api.Traffic{At: time.Unix(int64(second), 0), Services: []api.ServiceTraffic{{
 		Name: "web", Connections: connections, In: in, Active: 3, Up: 1, Of: 1,
@@ -16,9 +16,9 @@ func counted(second int, connections, in uint64) api.Traffic {
 	}}}
 }
 
-// TestRates adds counts from several points in time. Rates must be computed from the difference of
-// successive counts. Lower counts, after a restart of vipd, must result in a rate of 0, and
-// repeated counts must be ignored.
+// TestRates adds counters from several points in time. Rates must be computed from the differences
+// between successive counters. Lower counters, as after a restart of vipd, must result in a rate of
+// 0, and repeated counters must be ignored.
 func TestRates(t *testing.T) {
 	var w Window
 	for _, c := range []struct {
@@ -36,7 +36,7 @@ func TestRates(t *testing.T) {
 		w.Add(c.counted)
 		s, e := w.Services()[0], w.Endpoints("web")[0]
 		if s.New != c.new || s.In != c.in || e.New != c.endpoint || len(s.Past) != c.past || s.Active != 3 || s.Up != 1 || s.Of != 1 {
-			t.Errorf("at %s: row of the service = %+v, row of the endpoint = %+v, want %+v", c.counted.At, s, e, c)
+			t.Errorf("at %s: service row = %+v, endpoint row = %+v, want %+v", c.counted.At, s, e, c)
 		}
 	}
 	for i := range 2 * Kept {
@@ -47,7 +47,7 @@ func TestRates(t *testing.T) {
 	}
 	w.Add(api.Traffic{At: time.Unix(1e6, 0)})
 	if len(w.series) != 0 || len(w.Services()) != 0 {
-		t.Errorf("series after the service was removed = %v, want none", w.series)
+		t.Errorf("after the service is removed: series = %v, want none", w.series)
 	}
 }
 

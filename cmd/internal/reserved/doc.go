@@ -1,5 +1,5 @@
 // Package reserved finds the addresses and ports that a node itself needs. Services from etcd may
-// not use them as VIPs and node ports. The ports are the ports of etcd, and local ports on which
+// not use them as VIPs and node ports. The ports are etcd's ports, and local ports on which
 // programs listen. The addresses are etcd's addresses, the gateways to etcd, the default gateways
 // and, if etcd has host names, the name servers.
 //

@@ -18,9 +18,9 @@ import (
 	"vipd/cmd/internal/sockets"
 )
 
-// These are the intervals of updates, and the timeout of a name lookup. Routes are checked often,
-// because that needs only a few system calls. Names are looked up rarely, because the lookups of
-// 10,000 nodes are a load on the name servers.
+// These are the update intervals, and the timeout for a name lookup. Routes are checked often,
+// because that needs only a few system calls. Names are looked up rarely, because 10,000 nodes'
+// lookups put load on the name servers.
 const (
 	routesEvery = 10 * time.Second
 	namesEvery  = 5 * time.Minute
@@ -29,16 +29,15 @@ const (
 
 // Options configures a Follower.
 type Options struct {
-	// Endpoints are the URLs of etcd.
+	// Endpoints are etcd's URLs.
 	Endpoints []string
-	// Gateways returns the gateways through which this host reaches the given addresses. If nil,
-	// gateways are ignored.
+	// Gateways returns the gateways through which this host reaches addresses. If nil, gateways are
+	// ignored.
 	Gateways func(to []netip.Addr) []netip.Addr
-	// Sources returns this host's source addresses for packets to the given addresses. If nil,
+	// Sources returns this host's source addresses for packets to addresses. If nil,
 	// [Follower.Sources] returns none.
 	Sources func(to []netip.Addr) []netip.Addr
-	// Sockets returns this host's sockets that wait for clients. If nil, the ports of programs are
-	// not reserved.
+	// Sockets returns this host's listening sockets. If nil, programs' ports are not reserved.
 	Sockets func() []sockets.Socket
 	// Own returns the inodes of this process's sockets, whose ports are not reserved.
 	Own func() map[string]bool
@@ -54,9 +53,9 @@ type Options struct {
 // Follower and the zero value reserve nothing.
 type Follower struct {
 	o       Options
-	members []netip.Addr            // addresses in the URLs of etcd
+	members []netip.Addr            // addresses in etcd's URLs
 	ports   []balancer.Reserved     // of etcd
-	names   map[string][]netip.Addr // addresses of the host names in the URLs; Run owns it
+	names   map[string][]netip.Addr // addresses of the host names in etcd's URLs; Run owns it
 	taken   portTracker             // Run owns it
 	now     atomic.Pointer[[]balancer.Reserved]
 	sources atomic.Pointer[[]netip.Addr]
@@ -103,14 +102,15 @@ func New(o Options) *Follower {
 	return f
 }
 
-// These ports are registered for etcd. They are always reserved, even while the local member of
-// etcd is down and does not listen on them.
+// These ports are registered for etcd. They are always reserved, even while the local etcd member
+// is down and does not listen on them.
 const (
 	etcdClients = 2379
 	etcdPeers   = 2380
 )
 
-// All returns the reserved ports of etcd and vipd, then the ports of programs, then the addresses.
+// All returns the reserved ports of etcd and vipd, then other programs' ports, and then the
+// addresses.
 func (f *Follower) All() []balancer.Reserved {
 	if f == nil || f.now.Load() == nil {
 		return nil
@@ -119,7 +119,7 @@ func (f *Follower) All() []balancer.Reserved {
 }
 
 // Sources returns this host's source addresses for packets to the reserved addresses, and to
-// destinations that are reached by the default route.
+// destinations that are reached through the default route.
 func (f *Follower) Sources() []netip.Addr {
 	if f == nil || f.sources.Load() == nil {
 		return nil
@@ -127,8 +127,8 @@ func (f *Follower) Sources() []netip.Addr {
 	return *f.sources.Load()
 }
 
-// Run keeps the reserved addresses and ports up to date until ctx ends, and calls changed after
-// each change. It returns ctx's error.
+// Run keeps the reserved addresses and ports up to date until ctx is done, and calls the function
+// changed after each change. It returns ctx's error.
 func (f *Follower) Run(ctx context.Context, changed func()) error {
 	tick := time.NewTicker(routesEvery)
 	defer tick.Stop()
@@ -149,8 +149,7 @@ func (f *Follower) Run(ctx context.Context, changed func()) error {
 	}
 }
 
-// lookup resolves the host names of etcd. A name that can't be resolved keeps its earlier
-// addresses.
+// lookup resolves etcd's host names. A name that can't be resolved keeps its previous addresses.
 func (f *Follower) lookup(ctx context.Context) {
 	for name := range f.names {
 		limited, cancel := context.WithTimeout(ctx, lookupTime)
@@ -161,11 +160,11 @@ func (f *Follower) lookup(ctx context.Context) {
 	}
 }
 
-// anywhere holds addresses that are reached by the default route, because they are reserved for
-// documentation.
+// anywhere holds addresses that are reached through the default route, because they are reserved
+// for documentation.
 var anywhere = [...]string{"198.51.100.1", "2001:db8::1"}
 
-// ofEtcd describes addresses of etcd.
+// ofEtcd describes etcd's addresses.
 const ofEtcd = "an address of etcd"
 
 // look updates the reserved addresses and ports, and reports whether they have changed.

@@ -50,9 +50,9 @@ const (
 	nameServer = " a name server, which this node needs to find etcd"
 )
 
-// TestWritten configures URLs of etcd with addresses. The addresses and the gateways to them must
-// be reserved from the start. Name servers must not be reserved, because no URL contains a host
-// name.
+// TestWritten configures etcd URLs that contain addresses. The addresses and the gateways to them
+// must be reserved from the start. Name servers must not be reserved, because no URL contains a
+// host name.
 func TestWritten(t *testing.T) {
 	resolver := filepath.Join(t.TempDir(), "resolv.conf")
 	if err := os.WriteFile(resolver, []byte("nameserver 192.168.1.53\n"), 0o600); err != nil {
@@ -73,7 +73,7 @@ func TestWritten(t *testing.T) {
 	wantReserved(t, nil)
 }
 
-// TestFollows resolves a host name of etcd. If the lookup fails, it must be retried, and earlier
+// TestFollows resolves etcd's host name. If the lookup fails, it must be retried, and the previous
 // addresses must remain reserved. Each change must be reported once.
 func TestFollows(t *testing.T) {
 	resolver := filepath.Join(t.TempDir(), "resolv.conf")
@@ -140,9 +140,9 @@ func ports(f *reserved.Follower) (all []string) {
 	return all
 }
 
-// TestPorts opens and closes sockets. The ports of etcd must always be reserved, and the ports of
-// programs while they listen and for a minute afterwards. Sockets of this process, of clients, and
-// on loopback addresses must not count.
+// TestPorts opens and closes sockets. etcd's ports must always be reserved, and other programs'
+// ports must be reserved while the programs listen and for a minute afterwards. This process's
+// sockets, clients' sockets, and sockets on loopback addresses must not count.
 func TestPorts(t *testing.T) {
 	const program = " a program of this node listens on it"
 	socket := func(at, inode string, proto balancer.Protocol) sockets.Socket {
@@ -187,7 +187,7 @@ func TestPorts(t *testing.T) {
 		want("what this process and a client have", ":22/tcp"+program, "192.168.1.5:53/udp"+program)
 		later(10*time.Second, func() { open = slices.DeleteFunc(open, func(s sockets.Socket) bool { return s.Inode < "4" }) })
 		if listed != before {
-			t.Errorf("calls of Own without a new socket = %d, want 0", listed-before)
+			t.Errorf("without a new socket: calls to Own = %d, want 0", listed-before)
 		}
 		want("programs that start again", ":22/tcp"+program, "192.168.1.5:53/udp"+program)
 		later(time.Minute, func() {})

@@ -13,11 +13,11 @@ import (
 	"vipd/cmd/internal/sockets"
 )
 
-// kept is how long a port stays reserved after its program stopped listening, because the program
-// may only be restarting.
+// kept is how long a port stays reserved after its program has stopped listening, because the
+// program may only be restarting.
 const kept = time.Minute
 
-// portTracker tracks the ports on which programs of the host listen.
+// portTracker tracks the ports on which programs on the host listen.
 type portTracker struct {
 	o    Options
 	seen map[balancer.Key]time.Time // when a program last listened; the zero address stands for all addresses
@@ -65,9 +65,9 @@ func (t *portTracker) look(now time.Time) (all []balancer.Reserved) {
 }
 
 // findOwn sets own to the sockets on which this process serves in userspace mode. It considers only
-// sockets with an address, or with a port that the kernel probably chose. Listing this process's
-// sockets is expensive if it has many connections, so findOwn lists them only if there is a new
-// socket.
+// sockets that are bound to a specific address, or whose port the kernel probably chose. Listing
+// this process's sockets is expensive if it has many connections, so findOwn lists them only if
+// there is a new socket.
 func (t *portTracker) findOwn(found map[sockets.Socket]bool, chosen func(balancer.Key) bool) {
 	var all map[string]bool
 	own := map[sockets.Socket]bool{}

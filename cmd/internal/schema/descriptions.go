@@ -10,14 +10,14 @@ import (
 	"vipd/balancer/decode"
 )
 
-// descriptions maps SECTION.FIELD to the description of the field. A section is the path of a table
-// without the names that users choose, such as services.ports.
+// descriptions maps SECTION.FIELD to the field's description. A section is a table's path, such as
+// services.ports, without the names that users choose.
 type descriptions map[string]string
 
 func (d descriptions) of(section, name string) string { return d[decode.Join(section, name)] }
 
-// sections maps each heading of docs/reference.md above a table of fields to the section of the
-// configuration that has these fields.
+// sections maps each heading in docs/reference.md that has a table of fields to the configuration
+// section that contains those fields.
 func sections() map[string]string {
 	return map[string]string{
 		"## A service": "services", "### ports": "services.ports", "### endpoints": "services.endpoints", "### Limits": "services.limits", "### Health checks": "services.health",
@@ -42,7 +42,7 @@ func readDescriptions(folder string) (descriptions, error) {
 	return d, nil
 }
 
-// addSettings adds the comments of the settings in text, a default configuration.
+// addSettings adds the comments on the settings in text, a default configuration.
 func (d descriptions) addSettings(text string) {
 	section := ""
 	for line := range strings.Lines(text) {
@@ -58,7 +58,7 @@ func (d descriptions) addSettings(text string) {
 	}
 }
 
-// addReference adds the meanings and defaults of fields in the tables of text, which is
+// addReference adds the fields' meanings and defaults from the tables in text, the content of
 // docs/reference.md.
 func (d descriptions) addReference(text string) {
 	section, known := "", false

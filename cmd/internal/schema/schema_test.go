@@ -51,7 +51,7 @@ func TestExamplesMatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := schema.Validate(parsed(t, string(text))); err != nil {
-			t.Errorf("error of the schema for %s = %v, want none", file, err)
+			t.Errorf("%s: schema error = %v, want none", file, err)
 		}
 	}
 }
@@ -62,7 +62,7 @@ func TestMistakesAreRefused(t *testing.T) {
 	schema := compiled(t)
 	web := "[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = 80 }]\n"
 	if err := schema.Validate(parsed(t, web)); err != nil {
-		t.Fatal("error of a valid service (want none):", err)
+		t.Fatal("valid service, want no error:", err)
 	}
 	for _, c := range []struct{ text, field string }{
 		{"mod = \"nftables\"", "mod"},

@@ -15,14 +15,14 @@ import (
 // node is a part of the schema.
 type node = map[string]any
 
-// writer creates the parts of the schema for the types that package decode reads.
+// writer creates schema parts for the types that package decode reads.
 type writer struct{ about descriptions }
 
 // duration matches the durations that time.ParseDuration accepts, except signed durations.
 const duration = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 
-// table returns the schema of a struct: an object with only the struct's fields. section is the
-// section in which the fields are described.
+// table returns a struct's schema: an object with only the struct's fields. section is the section
+// that describes the fields.
 func (w *writer) table(t reflect.Type, section string) node {
 	properties := node{}
 	w.addFields(properties, t, section)
@@ -43,7 +43,7 @@ func (w *writer) addFields(properties node, t reflect.Type, section string) {
 	}
 }
 
-// described adds the description of a field to n, if there is one.
+// described adds a field's description to n, if there is one.
 func (w *writer) described(n node, section, name string) node {
 	if text := w.about.of(section, name); text != "" {
 		n["description"] = text
@@ -51,8 +51,8 @@ func (w *writer) described(n node, section, name string) node {
 	return n
 }
 
-// value returns the schema of a type. allowed is its range tag, or "". As in package decode,
-// special types such as time.Duration take precedence over the type's kind.
+// value returns a type's schema. allowed is its range tag, or "". As in package decode, special
+// types such as time.Duration take precedence over the type's kind.
 func (w *writer) value(t reflect.Type, allowed, section string) node {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
@@ -87,8 +87,8 @@ func (w *writer) value(t reflect.Type, allowed, section string) node {
 	return integer(t, allowed)
 }
 
-// integer returns the schema of an integer type. The limits come from the type, and from its range
-// tag, allowed.
+// integer returns an integer type's schema. The limits come from the type, and from the range tag
+// allowed.
 func integer(t reflect.Type, allowed string) node {
 	n := node{"type": "integer"}
 	switch t.Kind() {

@@ -1,5 +1,5 @@
-// Package sockets lists the sockets of this network namespace that wait for clients. It reads them
-// from /proc/net.
+// Package sockets lists the listening sockets in this network namespace, including unconnected UDP
+// sockets. It reads them from /proc/net.
 //
 //	for _, s := range sockets.All() {
 //		fmt.Println(s.At, s.Inode)

@@ -14,8 +14,8 @@ import (
 	"vipd/balancer"
 )
 
-// Socket is a socket that waits for clients. An unspecified address means all addresses of the
-// host. :: includes IPv4 addresses.
+// Socket is a listening socket. An unspecified address means all of the host's addresses. The
+// address :: includes IPv4 addresses.
 type Socket struct {
 	At    balancer.Key
 	Inode string
@@ -32,22 +32,22 @@ func (s Socket) Receives(key balancer.Key) bool {
 // Folder is the directory that contains the [Files].
 const Folder = "/proc/thread-self/net/"
 
-// File is one of the kernel's lists of sockets.
+// File is one of the kernel's socket lists.
 type File struct {
 	Name  string
 	Proto balancer.Protocol
-	// state is the hexadecimal state of sockets that wait for clients (see the kernel's
+	// state is the hexadecimal state of listening sockets (see the kernel's
 	// include/net/tcp_states.h): TCP_LISTEN or, for UDP sockets that are not connected, TCP_CLOSE.
 	state string
 }
 
-// Files returns the kernel's lists of TCP and UDP sockets.
+// Files returns the kernel's TCP and UDP socket lists.
 func Files() []File {
 	return []File{{"tcp", balancer.TCP, "0A"}, {"tcp6", balancer.TCP, "0A"}, {"udp", balancer.UDP, "07"}, {"udp6", balancer.UDP, "07"}}
 }
 
-// In returns the sockets that wait for clients. text is the content of the file. The kernel lists
-// TCP's listening sockets first, and In stops after them, because a proxy has many other sockets.
+// In returns the listening sockets in text, which is the file's content. The kernel lists listening
+// TCP sockets first, and In stops after them, because a proxy has many other sockets.
 func (f File) In(text io.Reader) (all []Socket) {
 	lines := bufio.NewScanner(text)
 	for lines.Scan() {
@@ -67,7 +67,7 @@ func (f File) In(text io.Reader) (all []Socket) {
 	return all
 }
 
-// parse parses an address and a port in the kernel's form. Both are hexadecimal. The address
+// parse parses an address and a port in the kernel's format. Both are hexadecimal. The address
 // consists of 32-bit words in the host's byte order.
 func parse(text string) (netip.AddrPort, bool) {
 	address, port, _ := strings.Cut(text, ":")
@@ -83,7 +83,7 @@ func parse(text string) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(a.Unmap(), uint16(n)), true
 }
 
-// All returns all sockets of this network namespace that wait for clients.
+// All returns all listening sockets in this network namespace.
 func All() (all []Socket) {
 	for _, f := range Files() {
 		if text, err := os.Open(Folder + f.Name); err == nil { // the file is missing if IPv6 is off
@@ -94,7 +94,7 @@ func All() (all []Socket) {
 	return all
 }
 
-// Own returns the inodes of the sockets of this process.
+// Own returns the inodes of this process's sockets.
 func Own() map[string]bool {
 	own := map[string]bool{}
 	descriptors, _ := os.ReadDir("/proc/self/fd") // systems without /proc list no sockets anyway
@@ -124,7 +124,7 @@ func Owners() map[string]string {
 	return owners
 }
 
-// target returns the target of a symbolic link, or "" if the link can't be read.
+// target returns a symbolic link's target, or "" if the link can't be read.
 func target(link string) string {
 	to, _ := os.Readlink(link) // the descriptor may have been closed
 	return to
