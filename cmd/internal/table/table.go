@@ -6,7 +6,7 @@ import (
 	"unicode"
 )
 
-// Column is one column of a table.
+// Column is one column in a table.
 type Column struct {
 	Title string
 	// Wide hides the column except in the wide form.
@@ -15,26 +15,26 @@ type Column struct {
 	Skip bool
 	// Right aligns cells to the right, for numbers.
 	Right bool
-	// Style returns the style of a cell, given its text. If nil, cells are plain.
+	// Style returns the style for a cell with this text. If nil, cells are plain.
 	Style func(text string) Style
 }
 
 func (c *Column) shown(form Form) bool { return !c.Skip && (form.Wide || !c.Wide) }
 
-// Form configures the output of a table.
+// Form configures how a table is printed.
 type Form struct {
 	// Wide also shows the wide columns.
 	Wide bool
-	// Color shows the styles of cells, as terminal escape sequences.
+	// Color enables cells' styles, as terminal escape sequences.
 	Color bool
-	// Width is the maximum number of columns of a line, or 0 if there is no limit. If lines would
-	// be longer, cells in the widest columns are cut, except in columns aligned to the right. The
-	// last cell of a line is cut at its end. Other cells are cut in the middle, because long names
-	// often differ only at their ends. If the cells would become too short, nothing is cut.
+	// Width is the maximum width of a line in characters, or 0 if there is no limit. If lines would
+	// be wider, cells in the widest columns are cut, except in right-aligned columns. The last cell
+	// on a line is cut at its end. Other cells are cut in the middle, because long names often
+	// differ only at their ends. If the cells would become too short, nothing is cut.
 	Width int
 }
 
-// Table collects rows. The zero value has no columns; New makes a table with columns.
+// Table collects rows. The zero value has no columns; New returns a table with columns.
 type Table struct {
 	columns []Column
 	rows    [][]string
@@ -66,8 +66,9 @@ func (t *Table) Len() int { return len(t.rows) }
 // gap separates columns.
 const gap = "  "
 
-// Part returns the text of the current rows and drops the rows, so a long table can be printed in
-// parts. Only the first part has titles. Columns are at least as wide as in the previous part.
+// Part returns the text of the rows that were added since the last call to Part, and drops them. A
+// long table can thus be printed in parts. Only the first part has titles. Columns are at least as
+// wide as in the previous part.
 func (t *Table) Part(form Form) string {
 	text := t.Text(form)
 	t.printed, t.rows = t.widths(), nil
@@ -104,8 +105,8 @@ func (t *Table) widths() []int {
 	return widths
 }
 
-// fit returns the widths at which columns are printed. If lines would be longer than form.Width, it
-// reduces the widths of the widest columns.
+// fit returns the columns' printed widths. If lines would be longer than form.Width, it reduces the
+// widths of the widest columns.
 func (t *Table) fit(widths []int, form Form) []int {
 	if form.Width == 0 {
 		return widths

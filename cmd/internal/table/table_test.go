@@ -21,8 +21,8 @@ func TestTextPadsByWidthWithoutTrailingSpaces(t *testing.T) {
 	}
 }
 
-// TestParts prints a table in parts of one row. Only the first part must have titles, and columns
-// must become wider if a row needs it, but never narrower.
+// TestParts prints a table in parts of one row. Only the first part may have titles. Columns must
+// become wider if a row needs it, but never narrower.
 func TestParts(t *testing.T) {
 	tab := New(Column{Title: "NAME"}, Column{Title: "N", Right: true}, Column{Title: "STATE"})
 	text := ""
@@ -84,7 +84,7 @@ func TestTextLaws(t *testing.T) {
 				t.Fatalf("last column starts at %d, want %d:\n%q", got, at, text)
 			}
 			if strings.HasSuffix(line, " ") {
-				t.Fatalf("line = %q, want no space at its end", line)
+				t.Fatalf("line = %q, want no trailing space", line)
 			}
 		}
 	}
@@ -97,7 +97,7 @@ func TestWrap(t *testing.T) {
 		t.Errorf("Wrap = %q, want %q", got, want)
 	}
 	if got := Wrap("", 20); got != nil {
-		t.Errorf("Wrap of an empty text = %q, want nil", got)
+		t.Errorf("empty text: Wrap = %q, want nil", got)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestWidthCutsTheLastCell(t *testing.T) {
 	}
 }
 
-// TestWidthCutsTheWidest limits the width of a table. Long names must be cut in the middle and keep
+// TestWidthCutsTheWidest limits a table's width. Long names must be cut in the middle and keep
 // their style. Numbers and short cells must not be cut.
 func TestWidthCutsTheWidest(t *testing.T) {
 	styled := func(text string) Style {
@@ -171,7 +171,7 @@ func TestWidthLaws(t *testing.T) {
 		at := Width(lines[0][:strings.Index(lines[0], "C")])
 		for _, line := range lines[1:] {
 			if w := Width(line); w > width {
-				t.Fatalf("width of a line = %d, want at most %d:\n%s", w, width, text)
+				t.Fatalf("line width = %d, want at most %d:\n%s", w, width, text)
 			}
 			if got := Width(line[:strings.Index(line, "|")]); got != at {
 				t.Fatalf("last column starts at %d, want %d:\n%s", got, at, text)

@@ -17,8 +17,8 @@ func Fields(definition map[string]any) []string {
 	return inOrder(definition, []string{"vips", "ports", "endpoints"}, []string{"health"})
 }
 
-// inOrder returns the table's keys with a value: the keys in first, then the other keys in
-// alphabetical order, then the keys in last.
+// inOrder returns the table's keys that have a value: the keys in first, then all keys that are in
+// neither list in alphabetical order, and then the keys in last.
 func inOrder(table map[string]any, first, last []string) []string {
 	var keys []string
 	for key, value := range table {
@@ -37,7 +37,7 @@ func inOrder(table map[string]any, first, last []string) []string {
 }
 
 // Value formats a value that was decoded from JSON. A list of several tables gets a line for each
-// table, which starts with indent. If indent is "", everything is on one line.
+// table, which starts with indent. If indent is "", the result is a single line.
 func Value(v any, indent string) string {
 	switch v := v.(type) {
 	case string:
@@ -71,7 +71,7 @@ func list(values []any, indent string) string {
 	return "[" + strings.Join(parts, ", ") + "]"
 }
 
-// table formats an inline table. Keys that identify it, such as name and address, are first.
+// table formats an inline table. Keys that identify the table, such as name and address, are first.
 func table(t map[string]any) string {
 	keys := inOrder(t, []string{"type", "name", "address", "port", "protocol", "send", "send_hex"}, nil)
 	if len(keys) == 0 {

@@ -6,8 +6,8 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// TestQuote formats texts, including each ASCII character, as a key and as a value. A TOML parser
-// must return the same text for both.
+// TestQuote formats strings, including each ASCII character, as a key and as a value. A TOML parser
+// must return the same string for both.
 func TestQuote(t *testing.T) {
 	texts := []string{"", "web", "a b", `"web"`, `back\slash`, "é", "10.96.0.10"}
 	for r := range rune(0x80) {
@@ -21,6 +21,6 @@ func TestQuote(t *testing.T) {
 		}
 	}
 	if got := Quote("caf\xe9"); got != "\"caf\uFFFD\"" {
-		t.Errorf("Quote of invalid UTF-8 = %s, want a replacement character", got)
+		t.Errorf("invalid UTF-8: Quote = %s, want a replacement character", got)
 	}
 }

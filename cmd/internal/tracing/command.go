@@ -8,25 +8,25 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Header is the name of W3C's traceparent header, which names the parent span of a request.
+// Header is the name of the W3C traceparent header, which identifies a request's parent span.
 const Header = "traceparent"
 
-// Within returns a copy of ctx whose parent span is the span that a traceparent names. If it names
-// none, Within returns ctx itself.
+// Within returns a copy of ctx whose parent span is the span that the traceparent in parent
+// identifies. If parent is not a valid traceparent, Within returns ctx itself.
 func Within(ctx context.Context, parent string) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{Header: parent})
 }
 
-// Parent returns the traceparent of the current span of ctx, or "" if there is none.
+// Parent returns the traceparent of ctx's current span, or "" if there is none.
 func Parent(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	return carrier[Header]
 }
 
-// Command starts the span of a vipctl command. parent is the traceparent of the parent span. If it
+// Command starts the span for a vipctl command. parent is the traceparent of the parent span. If it
 // is "", a new trace starts. The caller must call end with the command's error. end waits up to two
-// seconds until the span is sent. If o has no endpoint, Command starts no span.
+// seconds for the span to be sent. If o has no endpoint, Command starts no span.
 func Command(ctx context.Context, o Options, name, parent string) (inside context.Context, end func(error)) {
 	ctx = Within(ctx, parent)
 	if o.Endpoint == "" {
@@ -49,8 +49,8 @@ func Command(ctx context.Context, o Options, name, parent string) (inside contex
 	}
 }
 
-// Reload starts the span of a reload inside ctx's span. The caller must call end with the reload's
-// error. Changes to the store that are compiled before that belong to the span. A nil Tracer traces
+// Reload starts the span for a reload inside ctx's span. The caller must call end with the reload's
+// error. Store changes that are compiled before that call belong to the span. A nil Tracer traces
 // nothing.
 func (t *Tracer) Reload(ctx context.Context) (end func(error)) {
 	if t == nil {
@@ -73,9 +73,9 @@ func (t *Tracer) setReload(is trace.SpanContext) {
 	t.reload = is
 }
 
-// commands returns a context with the parent span of a change. The parent is the newest command
-// that caused the change. If there is none, it is the reload that includes the change, or no span.
-// others holds links to the other commands that caused the change.
+// commands returns a context with the parent span for a change. The parent is the newest command
+// that caused the change. If there is no command, the parent is the reload that includes the
+// change, if any. others holds links to the other commands that caused the change.
 func (t *Tracer) commands(ctx context.Context, c *Compile, services []string) (parent context.Context, others []trace.Link) {
 	parent = context.Background()
 	after := c.Before.Revision.Store // 0 when vipd starts; earlier changes are not traced

@@ -1,4 +1,4 @@
-// Package tracing creates an OpenTelemetry trace of each change, and sends it by OTLP over HTTP.
+// Package tracing creates an OpenTelemetry trace of each change, and sends it using OTLP over HTTP.
 // The trace starts when the source of services notices the change, and ends when the change is in
 // use.
 //
@@ -9,10 +9,10 @@
 //	    observe, prepare host, apply (one for each batch), finish host
 //
 // If vipctl made the change, the trace starts with that command. A request over the socket has the
-// command's W3C traceparent in a header. A change in etcd has it in the entry that the same
-// transaction adds to the service's history. Nodes that trace changes read this entry after the
-// change.
+// command's W3C traceparent in a header. A change in etcd has the traceparent in the entry that the
+// same transaction adds to the service's history. Nodes that trace changes read this entry after
+// the change.
 //
-// Spans are created after a change, from times that are recorded anyway. The queue of spans is
-// limited. If it is full, spans are dropped, so nothing waits for the receiver.
+// Spans are created after a change, from times that are recorded anyway. The span queue is limited.
+// If it is full, spans are dropped, so nothing waits for the receiver.
 package tracing

@@ -38,7 +38,7 @@ type Options struct {
 // Commands reads the traceparents that commands have stored in etcd.
 type Commands interface {
 	// Traces returns the traceparents of changes to these services. The changes are newer than the
-	// revision after, up to the revision until. The newest is first.
+	// revision after, and not newer than the revision until. The newest change is first.
 	Traces(ctx context.Context, services []string, after, until int64) ([]string, error)
 	Close() error
 }
@@ -48,7 +48,7 @@ type Tracer struct {
 	o        Options
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
-	carried  chan carried // the input of Run
+	carried  chan carried // input for Run
 
 	mu      sync.Mutex
 	pending []*Compile        // compiled, but not yet applied by a round; newest last
@@ -59,7 +59,7 @@ type Tracer struct {
 	failed trace.SpanContext
 }
 
-// carried is a round of the engine with the changes that it applied.
+// carried is an engine round (one pass that applies changes) with the changes that it applied.
 type carried struct {
 	round   *dataplane.Round
 	changes []*Compile
@@ -72,9 +72,9 @@ const (
 	// commandTime is the timeout for reading a change's commands from etcd, and for sending a
 	// command's span.
 	commandTime = 2 * time.Second
-	// maxPending is the maximum number of changes that wait for a round of the engine.
+	// maxPending is the maximum number of changes that wait for an engine round.
 	maxPending = 100
-	// named is the maximum number of services that a span names.
+	// named is the maximum number of service names in a span.
 	named = 10
 )
 
@@ -98,8 +98,8 @@ func newTracer(o Options, program string) (*Tracer, error) {
 	return t, nil
 }
 
-// Run creates and sends traces until ctx ends. It then sends the remaining spans, for at most
-// sendTime.
+// Run creates and sends traces until ctx is done. It then spends at most sendTime on sending the
+// remaining spans.
 func (t *Tracer) Run(ctx context.Context) {
 	for ended := false; !ended; {
 		select {
@@ -125,7 +125,7 @@ func (t *Tracer) Run(ctx context.Context) {
 type Compile struct {
 	Snapshot *store.Snapshot
 	// Seen is the time when the store published the snapshot. It is zero if the store did not
-	// change, but for example an endpoint's health did.
+	// change, for example if only an endpoint's health changed.
 	Seen         time.Time
 	Began, Ended time.Time
 	// Before and Desired are the previous and the new desired state.
@@ -134,8 +134,8 @@ type Compile struct {
 	reload trace.SpanContext // span of the reload that includes it; invalid if there is none
 }
 
-// Compiled records a new desired state. It waits for a round of the engine that applies it. States
-// that change nothing are ignored.
+// Compiled records a new desired state, which then waits for the engine round that applies it.
+// Compiled ignores a state that changes nothing.
 func (t *Tracer) Compiled(c *Compile) {
 	if c.Before.Frontends == c.Desired.Frontends && c.Seen.IsZero() {
 		return
@@ -153,7 +153,7 @@ func (t *Tracer) Compiled(c *Compile) {
 	t.pending = append(t.pending, c)
 }
 
-// Round records a round of the engine, together with the waiting changes that it applied. It never
+// Round records an engine round, together with the waiting changes that it applied. It never
 // blocks.
 func (t *Tracer) Round(r *dataplane.Round) {
 	t.mu.Lock()
@@ -175,8 +175,8 @@ func (t *Tracer) Round(r *dataplane.Round) {
 	}
 }
 
-// makeTraces creates a trace for each change of a round. If there is none, it creates a trace of
-// the round itself.
+// makeTraces creates a trace for each change in a round. If there are no changes, it creates a
+// trace of the round itself.
 func (t *Tracer) makeTraces(ctx context.Context, of *carried) {
 	for i, c := range of.changes {
 		t.change(ctx, c, of.round, i == len(of.changes)-1)
@@ -186,8 +186,8 @@ func (t *Tracer) makeTraces(ctx context.Context, of *carried) {
 	}
 }
 
-// change creates the trace of a change. own reports whether it is the latest change of the round.
-// Only that change's trace contains the round's spans.
+// change creates the trace of a change. own reports whether it is the round's latest change. Only
+// the latest change's trace contains the round's spans.
 func (t *Tracer) change(ctx context.Context, c *Compile, r *dataplane.Round, own bool) {
 	began := c.Began
 	for _, earlier := range []time.Time{c.Seen, c.Snapshot.Began} {
@@ -225,8 +225,9 @@ func (t *Tracer) again(r *dataplane.Round) {
 	}
 }
 
-// end ends the span root with the round's error. If own is true, end also sets failed, to which the
-// traces of retries link. It is root if the round failed, and otherwise invalid.
+// end ends the span root with the round's error. If own is true, end also sets the field failed,
+// which the traces of retries link to: to root if the round failed, and otherwise to an invalid
+// span.
 func (t *Tracer) end(root trace.Span, r *dataplane.Round, own bool) {
 	if r.Err != nil {
 		root.SetStatus(codes.Error, r.Err.Error())
@@ -240,7 +241,7 @@ func (t *Tracer) end(root trace.Span, r *dataplane.Round, own bool) {
 	root.End(trace.WithTimestamp(r.Ended))
 }
 
-// round creates the spans of a round and its steps.
+// round creates the spans for a round and its steps.
 func (t *Tracer) round(ctx context.Context, r *dataplane.Round) {
 	ctx, engine := t.tracer.Start(ctx, "engine", trace.WithTimestamp(r.Began),
 		trace.WithAttributes(attribute.Bool("vipd.full", r.Full), attribute.Int("vipd.frontends.changed", r.Changes)))
@@ -276,8 +277,8 @@ func cause(c *Compile) string {
 	return "store"
 }
 
-// changedServices returns the names of at most named services whose frontends a change affects, and
-// the number of all affected frontends.
+// changedServices returns the services whose frontends a change affects, at most as many as the
+// constant named, and the total number of affected frontends.
 func changedServices(c *Compile) (names []string, frontends int) {
 	all := map[string]bool{}
 	for _, d := range snap.Diff(c.Before.Frontends, c.Desired.Frontends) {

@@ -6,16 +6,16 @@ import (
 	"runtime/debug"
 )
 
-// Version is the version of the release. It is a variable only because the linker sets it (-X).
+// Version is the release version. It is a variable only because the linker sets it (-X).
 var Version = "dev"
 
 // Info identifies a build.
 type Info struct {
 	Version string `json:"version"`
-	// Commit is the revision of the source, with "-dirty" if the source was changed, or "" if it is
-	// unknown.
+	// Commit is the commit that was built, or "" if it is unknown. It ends with "-dirty" if the
+	// source had uncommitted changes.
 	Commit string `json:"commit,omitempty"`
-	// Go is the version of Go. Platform has the form OS/ARCH.
+	// Go is the Go version. Platform has the form OS/ARCH.
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
@@ -42,7 +42,7 @@ func Current() Info {
 	return info
 }
 
-// String returns the details of the build in one line.
+// String returns the build's details on one line.
 func (i Info) String() string {
 	commit := cmp.Or(i.Commit, "unknown")
 	return i.Version + ", commit " + commit + ", " + i.Go + ", " + i.Platform

@@ -1,2 +1,2 @@
-// Package wording formats the parts of sentences that depend on a number or a list.
+// Package wording formats phrases that depend on a number or a list.
 package wording

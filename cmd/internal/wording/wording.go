@@ -30,7 +30,7 @@ func Do(n int) string {
 	return "do"
 }
 
-// List joins the elements of a list, such as "a, b and c". word is the conjunction before the last
+// List joins a list's elements, such as "a, b and c". word is the conjunction before the last
 // element.
 func List(all []string, word string) string {
 	last := len(all) - 1
@@ -40,8 +40,8 @@ func List(all []string, word string) string {
 	return strings.Join(all[:last], ", ") + " " + word + " " + all[last]
 }
 
-// Some joins the elements of a list with commas. If there are more than limit, it returns the first
-// elements and a count, such as "a, b and 5 more". If there are none, it returns "none".
+// Some joins a list's elements with commas. If there are more than limit, it returns the first
+// elements and a count, such as "a, b and 5 more". If the list is empty, it returns "none".
 func Some(all []string, limit int) string {
 	switch more := len(all) - limit; {
 	case len(all) == 0:
