@@ -46,7 +46,7 @@ func TestCleanupNeedsRoot(t *testing.T) {
 	s := newSession(t)
 	for _, line := range [][]string{{"cleanup"}, {"cleanup", "--dry-run"}} {
 		if code := s.run(t.Context(), line...); code != cli.ExitFailed {
-			t.Errorf("exit code of %v = %d, want 1", line, code)
+			t.Errorf("%v: exit code = %d, want 1", line, code)
 		}
 	}
 	const want = "vipctl: only root can see and remove vipd's objects: sudo vipctl cleanup\n"

@@ -21,7 +21,7 @@ func TestInterruptEndsReading(t *testing.T) {
 		go func() { ended <- run(ctx, w, args) }()
 		interrupt()
 		if code := <-ended; code == cli.ExitDone || !strings.Contains(stderr.String(), "interrupted") {
-			t.Errorf("exit code of %s = %d, stderr = %q; want an interrupt", args[0], code, stderr.String())
+			t.Errorf("%s: exit code = %d, stderr = %q; want an interrupt", args[0], code, stderr.String())
 		}
 		_ = end.Close()
 	}

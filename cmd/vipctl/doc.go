@@ -1,4 +1,4 @@
-// Command vipctl is the command line of vipd. It queries and controls the daemon of this host
+// Command vipctl is vipd's command-line client. It queries and controls the daemon of this host
 // through its Unix socket, and reads and writes the fleet's state in etcd. Checking, rendering and
 // cleaning up need neither.
 //

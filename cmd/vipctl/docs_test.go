@@ -44,7 +44,7 @@ func TestDocs(t *testing.T) {
 				output := s.out.String() + s.err.String()
 				warnings := strings.Count(output, "(a warning)") - strings.Count(output, " on this host (a warning)") // files that the guides name are missing here
 				if code != 0 || warnings > 0 {
-					t.Errorf("exit code of vipctl check = %d, want 0 and no warnings:\n%s%s", code, s.out, s.err)
+					t.Errorf("vipctl check: exit code = %d, want 0 and no warnings:\n%s%s", code, s.out, s.err)
 				}
 			})
 		}

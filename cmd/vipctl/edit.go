@@ -21,14 +21,14 @@ import (
 	"vipd/store/etcd/definitions"
 )
 
-// edit is a set of changes to services, and to settings of VIPs, in etcd.
+// edit is a set of changes to services and VIP settings in etcd.
 type edit struct {
 	*cli.Call
 	plan *definitions.Plan
 	vips []*edited
 }
 
-// edited is the result of a change to one service, or to the settings of one VIP.
+// edited is the result of a change to one service, or to one VIP's settings.
 type edited struct {
 	Name balancer.Name       `json:"service,omitempty"`
 	VIP  netip.Addr          `json:"vip,omitzero"`
@@ -157,7 +157,7 @@ type editResult struct {
 	// Revision is the revision at which all changes are in effect.
 	Revision int64     `json:"revision"`
 	Services []*edited `json:"services"`
-	// VIPs lists the results for the settings of VIPs.
+	// VIPs lists the results for VIP settings.
 	VIPs   []*edited `json:"vips,omitempty"`
 	DryRun bool      `json:"dry_run,omitempty"`
 }

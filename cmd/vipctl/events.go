@@ -17,7 +17,7 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// These are the default numbers of events shown.
+// These are the default numbers of events to show.
 const (
 	eventsShown       = 100
 	eventsBeforeThose = 10 // with -f
@@ -58,7 +58,7 @@ debug.`,
 type eventList struct {
 	*cli.Call
 	query api.EventsQuery
-	// from is the start of the time range of the list.
+	// from is the start of the list's time range.
 	from time.Time
 	// span describes the time range in words.
 	span string
@@ -169,7 +169,7 @@ func (l *eventList) past(lines int) (events []api.Event, any bool, err error) {
 	return events, any, err
 }
 
-// follow shows new events, even after restarts of the daemon. It returns nil when ctx ends.
+// follow shows new events, even after restarts of the daemon. It returns nil when ctx is done.
 func (l *eventList) follow() error {
 	l.query.Follow = true
 	return follow(l.Call, true, func(received func()) error {

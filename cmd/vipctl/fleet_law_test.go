@@ -112,7 +112,7 @@ func TestExportThenApplyChangesNothing(t *testing.T) {
 		name := balancer.Name(fmt.Sprintf("s%d", n))
 		_, err := w.Apply(t.Context(), definitions.Change{Name: name, Fields: randomService(t, r, n), AllowUnknown: true})
 		if err != nil {
-			t.Fatalf("error of service %d = %v, want none", n, err)
+			t.Fatalf("service %d: error = %v, want none", n, err)
 		}
 	}
 	before := f.etcdRevision(t)
@@ -124,7 +124,7 @@ func TestExportThenApplyChangesNothing(t *testing.T) {
 		}
 		f.do(cli.ExitDone, "diff", "-f", file, "--prune")
 		if got := f.do(cli.ExitDone, "apply", "-f", file, "--prune"); strings.Count(got, ": unchanged") != services {
-			t.Errorf("output of apply of %s =\n%s\nwant no change", form, got)
+			t.Errorf("apply of %s: output =\n%s\nwant no change", form, got)
 		}
 		if now := f.etcdRevision(t); now != before {
 			t.Fatalf("%s: revision of etcd = %d, want %d", form, now, before)

@@ -210,8 +210,8 @@ func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (next *
 	return next, revision, nil
 }
 
-// noteLocalDrains prints the targets that the daemon of this host drains because of a local
-// override, which is not in etcd. If the daemon does not answer, it prints nothing.
+// noteLocalDrains prints the targets that this host's daemon drains because of a local override,
+// which is not in etcd. If the daemon does not answer, it prints nothing.
 func (f *fleetOverride) noteLocalDrains() {
 	endpoints, _ := cli.AskDaemon(f.Call, (*api.Client).Endpoints)
 	for _, t := range f.targets {
@@ -223,8 +223,8 @@ func (f *fleetOverride) noteLocalDrains() {
 	}
 }
 
-// drainedHere reports whether an endpoint drains because of a local override of this host instead
-// of an override in etcd.
+// drainedHere reports whether an endpoint drains because of this host's local override instead of
+// an override in etcd.
 func (f *fleetOverride) drainedHere(e api.Endpoint) bool {
 	o := e.Override
 	t, err := balancer.ParseTarget(e.Service, e.Address)

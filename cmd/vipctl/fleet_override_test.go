@@ -121,7 +121,7 @@ func TestOverridesLaw(t *testing.T) {
 		if force := r.IntN(3) > 0; last && !force {
 			_, stderr := f.do(cli.ExitFailed, words...)
 			if !strings.Contains(stderr, "no usable endpoint would remain for service ") {
-				t.Errorf("stderr of %q = %q, want a refusal", words, stderr)
+				t.Errorf("%q: stderr = %q, want a refusal", words, stderr)
 			}
 			continue
 		} else if last && force {
@@ -289,7 +289,7 @@ func TestOverridePlace(t *testing.T) {
 		asked, before := len(d.overrideRequests), f.read().Revision
 		l := f.line()
 		if code := run(t.Context(), l.world, strings.Fields(test.line)); code != cli.ExitDone {
-			t.Errorf("exit code of %q = %d, want 0: %s", test.line, code, l.err)
+			t.Errorf("%q: exit code = %d, want 0: %s", test.line, code, l.err)
 		}
 		if daemon, etcd := len(d.overrideRequests) > asked, f.read().Revision > before; daemon == test.etcd || etcd != test.etcd {
 			t.Errorf("%q: daemon changed = %v, etcd changed = %v; want etcd changed = %v, and only one of the two", test.line, daemon, etcd, test.etcd)
@@ -329,10 +329,10 @@ func TestFleetUndrainHere(t *testing.T) {
 	} {
 		l := f.line()
 		if code := run(t.Context(), l.world, strings.Fields(test.line)); code != test.code {
-			t.Errorf("exit code of %q = %d, want the expected code; stderr = %s", test.line, code, l.err)
+			t.Errorf("%q: exit code = %d, want the expected code; stderr = %s", test.line, code, l.err)
 		}
 		if got := l.err.String(); !strings.Contains(got, test.want) || strings.Contains(got, note) != (test.want == note) {
-			t.Errorf("output of %q = %q, want %q", test.line, got, test.want)
+			t.Errorf("%q: output = %q, want %q", test.line, got, test.want)
 		}
 	}
 	if len(d.overrideRequests) != 2 {
@@ -352,7 +352,7 @@ func TestSocketAndEtcdPrecedence(t *testing.T) {
 		}
 		t.Setenv("VIPCTL_SOCKET", "")
 		if code := s.run(t.Context(), append(strings.Fields(verb), "--socket", socket)...); code != cli.ExitDone {
-			t.Errorf("exit code of %s = %d, want 0: %s", verb, code, s.err)
+			t.Errorf("%s: exit code = %d, want 0: %s", verb, code, s.err)
 		}
 		t.Setenv("VIPCTL_SOCKET", socket)
 	}
@@ -389,7 +389,7 @@ func TestFleetDrainKept(t *testing.T) {
 	} {
 		l := f.line()
 		if code := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" "+test.line)); code != cli.ExitDone || !strings.HasPrefix(l.out.String(), test.want+"revision ") {
-			t.Errorf("exit code of %q = %d, output %q, %q; want %q", test.line, code, l.out, l.err, test.want)
+			t.Errorf("%q: exit code = %d, output %q, %q; want %q", test.line, code, l.out, l.err, test.want)
 		}
 	}
 	if len(d.overrideRequests) > 0 {
@@ -471,7 +471,7 @@ func TestFleetDrainOfNames(t *testing.T) {
 	} {
 		_, stderr := f.do(test.exit, test.words...)
 		if test.want == "" && strings.Contains(stderr, "are not changed") || !strings.Contains(stderr, test.want) {
-			t.Errorf("stderr of %q = %q, want %q", test.words, stderr, test.want)
+			t.Errorf("%q: stderr = %q, want %q", test.words, stderr, test.want)
 		}
 	}
 }

@@ -82,7 +82,7 @@ func (f *testFleet) do(want int, line ...string) string {
 		code, stdout, stderr = f.run(f.t.Context(), "ana", line...)
 	}
 	if code != want {
-		f.t.Fatalf("exit code of %q = %d, want %d:\n%s%s", line, code, want, stdout, stderr)
+		f.t.Fatalf("%q: exit code = %d, want %d:\n%s%s", line, code, want, stdout, stderr)
 	}
 	return stdout
 }

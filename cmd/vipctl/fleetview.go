@@ -21,7 +21,7 @@ import (
 // The functions below show services as stored in etcd: the desired state of every host, without
 // details that only a host knows, such as health and connections.
 
-// fleetServices returns the services of a snapshot in the form of the daemon's API.
+// fleetServices returns a snapshot's services in the form of the daemon's API.
 func fleetServices(s *store.Snapshot) []api.Service {
 	in := balancer.Inputs{Services: s.Services, Endpoints: s.Endpoints, Overrides: s.Overrides}
 	problems := map[balancer.Name][]balancer.Problem{}
@@ -43,8 +43,7 @@ func fleetServices(s *store.Snapshot) []api.Service {
 	return all
 }
 
-// fleetEndpoints lists the endpoints of a service at each of its ports, with their manual
-// overrides.
+// fleetEndpoints lists a service's endpoints at each of its ports, with their manual overrides.
 func fleetEndpoints(s *balancer.Service, in *balancer.Inputs) []api.Endpoint {
 	all := []api.Endpoint{}
 	for i := range s.Ports {

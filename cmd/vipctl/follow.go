@@ -27,10 +27,10 @@ type showError struct{ error }
 // Unwrap returns the original error.
 func (e *showError) Unwrap() error { return e.error }
 
-// follow calls stream, which reads a stream of the daemon's answers and calls received for each
-// answer. If the stream ends, follow starts it again. Before the first answer, follow returns the
-// error from stream instead; answered reports whether there was an earlier answer. It returns nil
-// when ctx ends.
+// follow calls the function stream, which must read the daemon's answers as a stream, and call
+// received for each answer. If the stream ends, follow calls stream again. Before the first answer,
+// follow returns the error from stream instead; answered reports whether there was an earlier
+// answer. It returns nil when ctx is done.
 func follow(c *cli.Call, answered bool, stream func(received func()) error) error {
 	away := false
 	received := func() {
@@ -102,7 +102,7 @@ type pace struct{ interval, patience time.Duration }
 // name the wrong daemon or etcd.
 const firstPatience = 15 * time.Second
 
-// poll calls ask at intervals until ask reports that it is done, ctx ends, or ask has failed for
+// poll calls ask at intervals until ask reports that it is done, ctx is done, or ask has failed for
 // too long.
 func poll(c *cli.Call, p pace, ask func() (done bool, err error)) error {
 	tick := time.NewTicker(p.interval)

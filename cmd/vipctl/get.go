@@ -86,7 +86,7 @@ func plainService(text string) string {
 type kind[T any] struct {
 	// name is the kind's singular name. where follows the name in sentences, such as " in etcd".
 	name, where string
-	// read calls show with all objects of the kind. With -w it calls show again at each change.
+	// read calls show with all objects of the kind. With -w, it calls show again after each change.
 	read func(c *cli.Call, show func([]T) error) error
 	// id returns the name of an object for -o name. named reports whether an argument selects an
 	// object. If named is nil, the argument must equal id.

@@ -37,7 +37,7 @@ func TestPlainService(t *testing.T) {
 			parse = withKind
 		}
 		if got := strings.Join(parse(strings.Split(rest, " ")), " "); got != want {
-			t.Errorf("words of %q = %q, want %q", typed, got, want)
+			t.Errorf("%q: words = %q, want %q", typed, got, want)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func dryRunFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "dry-run", Usage: "check everything and show what would be done, without doing it"}
 }
 
-// written is a definition of a service, or of the settings of a VIP, in a file.
+// written is the definition of a service or of a VIP's settings in a file.
 type written struct {
 	fields map[string]any
 	where  balancer.Locator
@@ -159,8 +159,8 @@ func reason(err error) error {
 	return err
 }
 
-// readStream reads a stream up to its end, or until ctx ends. In the latter case, the goroutine
-// that still reads ends with the process.
+// readStream reads a stream up to its end, or until ctx is done. In the latter case, the goroutine
+// that is still reading lives until the process exits.
 func readStream(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte, error) {
 	var text []byte
 	done := make(chan error, 1)

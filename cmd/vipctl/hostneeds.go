@@ -153,7 +153,8 @@ func lacksInterface(a config.Addresses) string {
 	return ""
 }
 
-// needsOf returns the needs of a check. at returns the full path of a field of the check.
+// needsOf returns a check's needs. The function at returns the full path of one of the check's
+// fields.
 func needsOf(h *balancer.Health, at func(field string) string) []need {
 	needs := []need{
 		{at("ca_file"), lacksFile(h.CAFile)}, {at("cert_file"), lacksFile(h.CertFile)}, {at("key_file"), lacksFile(h.KeyFile)},

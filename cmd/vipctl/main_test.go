@@ -128,7 +128,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 		got = exit.ExitCode()
 	}
 	if got != want {
-		ts.Fatalf("exit code of %q = %d, want %d", args[1:], got, want)
+		ts.Fatalf("%q: exit code = %d, want %d", args[1:], got, want)
 	}
 }
 

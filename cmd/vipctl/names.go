@@ -24,7 +24,8 @@ func fleetNames(c *cli.Call, _ []string) []string {
 	return lists.Mapped(names, func(n balancer.Name) string { return string(n) })
 }
 
-// namesToList returns the names of the kind in the first argument of get or describe.
+// namesToList returns the names of all objects of the kind that the first argument of get or
+// describe selects.
 func namesToList(c *cli.Call, before []string) []string {
 	switch kind := before[0]; {
 	case strings.HasPrefix(kind, "pool"):

@@ -55,8 +55,8 @@ func nodeViews(w *etcd.Store, ctx context.Context) ([]nodeView, error) {
 	}), err
 }
 
-// readNodes shows the nodes. With -w, it shows them again at each change until ctx ends. It polls
-// once a second, because nodes write at most once a second.
+// readNodes shows the nodes. With -w, it shows them again after each change until ctx is done. It
+// polls once a second, because nodes write at most once a second.
 func readNodes(c *cli.Call, show func([]nodeView) error) error {
 	if !c.Flags.Bool("watch") {
 		all, err := cli.AskEtcd(c, nodeViews)

@@ -73,9 +73,10 @@ func runPlan(c *cli.Call) error {
 	return cmp.Or(c.Print(text), reported(d.problems))
 }
 
-// runningMode returns the mode that the vipd of this host uses, if its configuration names the same
-// mode as the definitions. The mode in use can differ from the configured mode, because auto
-// chooses a mode, and an unusable mode has a fallback. It returns "" if no vipd answers.
+// runningMode returns the mode that this host's vipd uses, if its configuration names the same mode
+// as the definitions. The mode in use can differ from the configured mode, because auto selects a
+// mode, and because vipd falls back to another mode if the configured mode is unusable. It returns
+// "" if no vipd answers.
 func (d *localDefinitions) runningMode(c *cli.Call) config.ModeName {
 	status, err := cli.AskDaemon(c, (*api.Client).Status)
 	if err != nil || status.Mode.Wanted != string(d.config.Mode) {

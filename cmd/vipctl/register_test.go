@@ -145,7 +145,7 @@ func TestRegisterKilled(t *testing.T) {
 	if f.endpoint("web", webID) == nil {
 		left, err := f.Client().TimeToLive(t.Context(), lease)
 		if err != nil || left.TTL > 0 {
-			t.Errorf("lease of the removed endpoint = %+v, error = %v; want an expired lease", left, err)
+			t.Errorf("removed endpoint: lease = %+v, error = %v; want an expired lease", left, err)
 		}
 	}
 	f.registered(false)
@@ -286,7 +286,7 @@ func (f *stage) revisionOf(key string) int64 {
 	f.t.Helper()
 	r, err := f.Client().Get(f.t.Context(), key)
 	if err != nil || len(r.Kvs) == 0 {
-		f.t.Fatalf("read of %s = %v, error = %v, want the key", key, r, err)
+		f.t.Fatalf("key %s: response = %v, error = %v, want the key", key, r, err)
 	}
 	return r.Kvs[0].ModRevision
 }

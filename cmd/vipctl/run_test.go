@@ -327,7 +327,7 @@ func TestHelpOfEachVerb(t *testing.T) {
 		}
 		s.out.b.Reset()
 		if code := s.run(t.Context(), line...); code != cli.ExitDone {
-			t.Errorf("exit code of %q = %d, want 0: %s", line, code, s.err)
+			t.Errorf("%q: exit code = %d, want 0: %s", line, code, s.err)
 		}
 		got := s.out.String()
 		if !strings.HasPrefix(got, usage) {
@@ -452,7 +452,7 @@ func TestTerminalCutsLongNames(t *testing.T) {
 		s.out, s.Width = &notice{}, c.width
 		s.Stdout = s.out
 		if code := s.run(t.Context(), strings.Fields(c.line)...); code != cli.ExitDone {
-			t.Errorf("exit code of %s = %d, want 0: %s", c.line, code, s.err)
+			t.Errorf("%s: exit code = %d, want 0: %s", c.line, code, s.err)
 		}
 		got := s.out.String()
 		if strings.Contains(got, string(long)) != c.whole || strings.Contains(got, "…") == c.whole {
@@ -479,7 +479,7 @@ func TestTerminalCutsLongCells(t *testing.T) {
 		s.out = &notice{}
 		s.Stdout = s.out
 		if code := s.run(t.Context(), strings.Fields(c.line)...); code != cli.ExitDone {
-			t.Errorf("exit code of %s = %d, want 0: %s", c.line, code, s.err)
+			t.Errorf("%s: exit code = %d, want 0: %s", c.line, code, s.err)
 		}
 		if got := s.out.String(); !strings.Contains(got, c.has) || strings.Contains(got, c.lacks) {
 			t.Errorf("output of %s =\n%s\nwant %q in it, and not %q", c.line, got, c.has, c.lacks)

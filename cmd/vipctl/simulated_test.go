@@ -138,8 +138,8 @@ func atRevision(revision int64) func(*schema.NodeStatus) {
 	return func(s *schema.NodeStatus) { s.Revision = revision }
 }
 
-// draining returns an edit that sets the applied revision, and the number of connections of a
-// draining endpoint.
+// draining returns an edit that sets the applied revision, and a draining endpoint's number of
+// connections.
 func draining(revision int64, service balancer.Name, address string, active uint64) func(*schema.NodeStatus) {
 	return func(s *schema.NodeStatus) {
 		s.Revision, s.Drains = revision, []schema.NodeDrain{{Service: service, Address: address, Active: active}}
@@ -203,7 +203,7 @@ func (f *stage) do(code int, args ...string) (stdout, stderr string) {
 	ctx, cancel := context.WithTimeout(f.t.Context(), wait.Bound(2*within))
 	defer cancel()
 	if got := run(ctx, l.world, append(f.flags(), args...)); got != code {
-		f.t.Errorf("exit code of vipctl %s = %d, want %d\nstdout: %s\nstderr: %s", strings.Join(args, " "), got, code, l.out, l.err)
+		f.t.Errorf("vipctl %s: exit code = %d, want %d\nstdout: %s\nstderr: %s", strings.Join(args, " "), got, code, l.out, l.err)
 	}
 	return l.out.String(), l.err.String()
 }
@@ -255,7 +255,7 @@ func (l *line) waitForExit(code int) {
 		return ended
 	})
 	if l.code != code {
-		l.t.Errorf("exit code of vipctl = %d, want %d", l.code, code)
+		l.t.Errorf("vipctl: exit code = %d, want %d", l.code, code)
 	}
 }
 
@@ -319,7 +319,7 @@ func (p *process) waitForExit(code int) {
 	p.t.Helper()
 	wait.For(p.t, within, "vipctl to end", func() bool { return !p.running() })
 	if got := p.ProcessState.ExitCode(); got != code {
-		p.t.Errorf("exit code of vipctl = %d, want %d", got, code)
+		p.t.Errorf("vipctl: exit code = %d, want %d", got, code)
 	}
 }
 

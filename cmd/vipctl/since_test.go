@@ -22,7 +22,7 @@ func TestSince(t *testing.T) {
 			got = err.Error()
 		}
 		if got != want {
-			t.Errorf("time of %q = %s, want %s", text, got, want)
+			t.Errorf("%q: time = %s, want %s", text, got, want)
 		}
 	}
 }

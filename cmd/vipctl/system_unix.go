@@ -21,8 +21,8 @@ func terminate(p *os.Process) { _ = p.Signal(syscall.SIGTERM) } // the process m
 // killGroup kills the command and its children.
 func killGroup(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) } // the process may have just ended
 
-// exitStatus returns the exit code in the form of shells: 128 plus the number of the signal that
-// ended the command.
+// exitStatus returns the command's exit code. Like a shell, it returns 128 plus the signal's number
+// if a signal ended the command.
 func exitStatus(s *os.ProcessState) int {
 	if status, ok := s.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return 128 + int(status.Signal())

@@ -15,7 +15,7 @@ import (
 	"vipd/test/wait"
 )
 
-// busy returns the counts of three services at intervals of a second.
+// busy returns three services' counters at one-second intervals.
 func busy() (all []api.Traffic) {
 	endpoint := func(n int, each uint64, second int, state balancer.BackendState, health balancer.Verdict) api.EndpointTraffic {
 		return api.EndpointTraffic{

@@ -192,7 +192,7 @@ func (s *screen) rows() (rows []rates.Row) {
 // empty line, the table's title, the totals, and the keys.
 func (s *screen) room() int { return max(1, s.height-5) }
 
-// sparkWidth is the number of characters of a sparkline.
+// sparkWidth is the width of a sparkline in characters.
 const sparkWidth = 20
 
 // View implements tea.Model.
@@ -225,7 +225,7 @@ func (s *screen) text() string {
 	return strings.Join(append(lines, s.lastLine()), "\n")
 }
 
-// keysText returns the lines of the list of keys.
+// keysText returns the lines that explain the keys.
 func keysText() []string {
 	return []string{
 		"up, k        choose the row above; pgup and home move further",

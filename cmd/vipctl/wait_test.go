@@ -110,7 +110,7 @@ func TestWaitOmittedDrains(t *testing.T) {
 	}
 }
 
-// TestWaitLaw runs random histories of nodes. A revisionWait must end exactly when each present
+// TestWaitLaw runs random histories of nodes. A revisionWait must finish exactly when each present
 // node has finished, and each missing node has been absent for long enough.
 func TestWaitLaw(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
@@ -315,7 +315,7 @@ func TestNames(t *testing.T) {
 		7: "gw0 does not exist, gw1 does not exist, gw2 does not exist, gw3 does not exist, gw4 does not exist and 2 nodes more",
 	} {
 		if got := names(lag[:n]); got != want {
-			t.Errorf("names of %d nodes = %q, want %q", n, got, want)
+			t.Errorf("%d nodes: names = %q, want %q", n, got, want)
 		}
 	}
 }

@@ -78,7 +78,7 @@ func (c *Client) Frontends(ctx context.Context) (f []Frontend, err error) {
 	return f, c.call(ctx, http.MethodGet, "/v1/frontends", nil, &f)
 }
 
-// Explain requests an explanation of the path of a connection from client to the frontend to. The
+// Explain requests a description of the path that a connection from client takes to a frontend. The
 // port of client may be 0. If live is true, the daemon also opens a connection.
 func (c *Client) Explain(ctx context.Context, client netip.AddrPort, to balancer.Key, live bool) (e Explanation, err error) {
 	q := url.Values{"client": {placeText(client)}, "to": {to.String()}}
@@ -156,8 +156,8 @@ func (c *Client) Watch(ctx context.Context, what string, each func(json.RawMessa
 }
 
 // follow calls the function each once per part of an answer. It returns when the answer ends, the
-// function returns an error, or ctx is done. If s is nil, the answer should be endless. follow then
-// returns an error at its end, because vipd has stopped or is restarting.
+// function returns an error, or ctx is done. If s is nil, the answer should be endless. If it ends
+// nevertheless, follow returns an error, because vipd has stopped or is restarting.
 func follow[T any](ctx context.Context, c *Client, s *silence, doing, path string, each func(T) error) error {
 	response, err := c.send(ctx, http.MethodGet, path, nil)
 	if err != nil {
@@ -214,7 +214,7 @@ func (c *Client) within(ctx context.Context, patience time.Duration, method, pat
 	return nil
 }
 
-// Profile returns one of the daemon's profiles of net/http/pprof, such as "goroutine?debug=2" or
+// Profile returns one of the daemon's net/http/pprof profiles, such as "goroutine?debug=2" or
 // "heap".
 func (c *Client) Profile(ctx context.Context, what string) ([]byte, error) {
 	response, err := c.send(ctx, http.MethodGet, "/debug/pprof/"+what, nil)

@@ -146,7 +146,7 @@ func TestEveryFailureHasAWayOut(t *testing.T) {
 		text := c.explain(t.Context(), &url.Error{Op: "Get", URL: "http://vipd/v1/status", Err: failure}).Error()
 		cause, way, _ := strings.Cut(text, c.socket)
 		if cause == "" || strings.Contains(text, "http://") || !strings.Contains(way, "start vipd") && !strings.Contains(way, "use sudo") && !strings.Contains(way, "--socket") {
-			t.Errorf("message of %v = %s, want a cause and a remedy without a URL", failure, text)
+			t.Errorf("%v: message = %s, want a cause and a remedy without a URL", failure, text)
 		}
 	}
 }

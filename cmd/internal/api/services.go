@@ -73,8 +73,8 @@ type CheckRules struct {
 	Need           balancer.HealthNeed `json:"need,omitempty"`
 }
 
-// RulesOf returns the rules of the first check of s, or nil if s has no check. If s has several
-// checks, all holds the rules of each.
+// RulesOf returns the rules of s's first check, or nil if s has no check. If s has several checks,
+// all holds each check's rules.
 func RulesOf(s *balancer.Service) (first *CheckRules, all []CheckRules) {
 	for _, h := range s.Checks() {
 		all = append(all, CheckRules{
@@ -114,7 +114,7 @@ type Port struct {
 	Out         uint64 `json:"bytes_out,omitzero"`
 }
 
-// Endpoint is an endpoint of a service at one of its ports, with its definition and its state.
+// Endpoint is a service's endpoint at one of the service's ports, with its definition and state.
 type Endpoint struct {
 	Service balancer.Name `json:"service"`
 	// Address is the target of connections, as ADDRESS:PORT. For a range of ports, PORT is the

@@ -192,7 +192,7 @@ type Difference struct {
 	Why string `json:"why,omitempty"`
 }
 
-// OverrideRequest requests overrides of one endpoint, or of all endpoints of a node.
+// OverrideRequest requests overrides for one endpoint, or for all endpoints on a node.
 type OverrideRequest struct {
 	// Service and Address select endpoints of a service by ADDRESS or ADDRESS:PORT. Node selects
 	// all endpoints on a node.
@@ -232,8 +232,8 @@ type Event = events.Event
 
 // EventPage is a page of the event history.
 type EventPage struct {
-	// Missed is the number of earlier events of all kinds and services that were dropped. It is 0
-	// in the answer to a caller's first request.
+	// Missed is the number of earlier events that were dropped, whatever their kind and service. It
+	// is 0 in the answer to a caller's first request.
 	Missed uint64  `json:"missed,omitempty"`
 	Events []Event `json:"events"`
 	// Next is the number of the last event that was read. The next request passes it as since.

@@ -114,8 +114,8 @@ func readFlag(arg string, takesValue map[string]bool) usedFlag {
 	return usedFlag{text: text, name: name, value: value, hasValue: has}
 }
 
-// valueFlags maps the name of each of the verbs' flags to whether the flag has a value. If the
-// verbs disagree, it maps the name to true.
+// valueFlags maps each flag name in verbs to whether the flag has a value. If the verbs disagree,
+// it maps the name to true.
 func valueFlags(verbs []*Verb) map[string]bool {
 	withValue := map[string]bool{"version": false}
 	for _, v := range verbs {

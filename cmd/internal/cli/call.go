@@ -30,7 +30,7 @@ type World struct {
 	// OutTerminal and ErrTerminal report whether the streams are terminals. Color reports whether
 	// output to stdout may have colors.
 	OutTerminal, ErrTerminal, Color bool
-	// Width is the number of columns of the terminal on stdout, or 0 if stdout is not a terminal.
+	// Width is the width in columns of the terminal on stdout, or 0 if stdout is not a terminal.
 	Width int
 }
 

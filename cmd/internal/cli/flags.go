@@ -2,7 +2,7 @@ package cli
 
 import urfave "github.com/urfave/cli/v2"
 
-// These are the kinds of flags of verbs.
+// These are the kinds of flags that verbs can have.
 type (
 	// Flag is a flag of any kind.
 	Flag = urfave.Flag

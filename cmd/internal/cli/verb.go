@@ -52,7 +52,7 @@ const (
 // parsed as flags.
 func (v *Verb) Hidden() bool { return strings.HasPrefix(v.Name, "__") }
 
-// Group is a group of verbs in the list of commands in the help.
+// Group is a titled group of verbs in the list of commands that the help prints.
 type Group struct {
 	Title string
 	Verbs []*Verb

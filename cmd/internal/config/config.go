@@ -170,8 +170,8 @@ type Addresses struct {
 	StrictARP bool `toml:"strict_arp"`
 	// Allowed lists the networks whose addresses services may claim.
 	Allowed []netip.Prefix `toml:"allowed"`
-	// AllowedEndpoints lists networks. Services from etcd may use addresses of this host and of
-	// other nodes as endpoints only if they are in one of these networks.
+	// AllowedEndpoints lists networks. Services from etcd may use this host's and other nodes'
+	// addresses as endpoints only if the addresses are in one of these networks.
 	AllowedEndpoints []netip.Prefix `toml:"allowed_endpoints"`
 }
 

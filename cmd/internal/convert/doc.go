@@ -4,7 +4,7 @@
 //
 // A reader (keepalived.go, haproxy.go, ...) parses its format and fills in a draft. A line without
 // an equivalent becomes a note that names the nearest setting. A service that would behave
-// differently from the origin is disabled: it is written as a comment, with the reasons.
+// differently from the origin is disabled: it is commented out, with the reasons.
 //
 // fit removes fields that the service decoder refuses, with a note for each, so the output passes
 // "vipctl check".

@@ -110,7 +110,7 @@ func (g *gobetween) server(name string, t, defaults table) {
 	g.idle(s, t, defaults)
 }
 
-// bound adds a note about max_connections of a server or of [defaults].
+// bound adds a note about max_connections in a server's table or in [defaults].
 func (g *gobetween) bound(t, defaults table) {
 	for _, from := range []table{t, defaults} {
 		if text := from.text("max_connections"); text != "" {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// These are the limits of the interval of agents, and HAProxy's default.
+// These are the limits for an agent's interval, and HAProxy's default.
 const (
 	minAgentInterval   = time.Second
 	maxAgentInterval   = time.Hour

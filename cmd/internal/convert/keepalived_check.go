@@ -266,7 +266,7 @@ func (k *keepalived) web(s *service, c *checker) {
 	}
 }
 
-// dns converts DNS_CHECK. By default, it asks port 53 of the server for the SOA record of the root.
+// dns converts DNS_CHECK. By default, it asks port 53 of the server for the root zone's SOA record.
 func (k *keepalived) dns(s *service, c *checker) {
 	name := "."
 	kind := "SOA"

@@ -21,7 +21,7 @@ type kubePort struct {
 	proto    balancer.Protocol
 }
 
-// kubeEndpoint is an endpoint of an EndpointSlice or of Endpoints.
+// kubeEndpoint is an endpoint from an EndpointSlice or an Endpoints object.
 type kubeEndpoint struct {
 	addr        netip.Addr
 	node        yamlNode

@@ -57,7 +57,7 @@ func TestNetsetNetworks(t *testing.T) {
 			networks = append(networks, netip.MustParsePrefix(word))
 		}
 		if got := fmt.Sprint(newNetset(networks...).networks()); got != c.want {
-			t.Errorf("networks of %q = %s, want %s", c.set, got, c.want)
+			t.Errorf("%q: networks = %s, want %s", c.set, got, c.want)
 		}
 	}
 }

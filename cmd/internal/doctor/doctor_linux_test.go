@@ -330,7 +330,7 @@ func TestRealSockets(t *testing.T) {
 	wantFinding(t, h, "sockets", Warning, name+" listens on 10.96.0.10:80/tcp, which service web uses (10.96.0.10:80/tcp)")
 	wantFinding(t, h, "traffic", OK, "10.96.0.10 is the host's own (lo)")
 	if filepath.Base(name) == "vipd" {
-		t.Error("name of the test program = vipd, want another name")
+		t.Error("test program is named vipd, want another name")
 	}
 }
 

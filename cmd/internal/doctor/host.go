@@ -85,7 +85,7 @@ type Ledgers struct {
 	Held func() (map[netip.Addr]string, error)
 }
 
-// Failover reads the state of this host as an owner of VIPs.
+// Failover reads the state that matters for owning VIPs.
 type Failover struct {
 	// Fence checks whether the kernel can fence (block) the VIPs that have one owner. If it can't,
 	// the error is the reason.

@@ -148,7 +148,7 @@ func (m *fakeHost) frontend(key string, nodePort bool) {
 	m.Frontends = append(m.Frontends, Frontend{Key: k, NodePort: nodePort, Service: "web"})
 }
 
-// without returns the findings that do not have the given level, as "CHECK: LEVEL: TEXT".
+// without formats each finding as "CHECK: LEVEL: TEXT", except findings of one level.
 func without(all []Finding, level Level) []string {
 	var lines []string
 	for _, f := range all {

@@ -40,8 +40,8 @@ type System struct {
 	// Look returns the path of a program. Run runs a program and returns its standard output.
 	Look func(program string) (string, error)
 	Run  func(ctx context.Context, program string, args ...string) (string, error)
-	// Owners maps the inode of each socket to the name of the program that owns it, if this process
-	// may see the program.
+	// Owners maps each socket's inode to the name of the program that owns the socket, if this
+	// process may see the program.
 	Owners func() map[string]string
 	// Own returns the inodes of this process's sockets. It is nil unless this process is the
 	// daemon.

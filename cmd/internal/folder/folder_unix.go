@@ -61,8 +61,8 @@ func CheckFiles(path string) error {
 }
 
 // Make checks the directory at path, and creates it with mkdir. It then checks the directory and
-// its files again, because another user may have created the directory in between. mkdir must
-// accept an existing directory.
+// its files again, because another user may have created the directory after the first check. mkdir
+// must accept an existing directory.
 func Make(path string, mkdir func(path string) error) error {
 	if err := Check(path); err != nil {
 		return err

@@ -78,7 +78,7 @@ func TestCheck(t *testing.T) {
 }
 
 // TestMake creates directories that are missing during the first check. Make must reject a
-// directory if another user creates it, or a file in it, in between.
+// directory if another user creates it, or a file in it, after the first check.
 func TestMake(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to give files to another user")
