@@ -48,8 +48,8 @@ func (d *daemonOverride) await() error {
 }
 
 // printOutcome prints how the wait for a drain ended. err is nil if the drain is complete. left is
-// the last number of connections. stillOn is text that names the nodes that still have connections.
-// doneOn is text with the number of the other nodes.
+// the number of connections that were left at the last poll. stillOn is text that names the nodes
+// that still have connections. doneOn is text with the number of the other nodes.
 func printOutcome(c *cli.Call, err error, targets []api.OverrideTarget, left uint64, stillOn, doneOn string) error {
 	switch {
 	case err != nil && c.Err() != nil:

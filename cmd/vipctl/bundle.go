@@ -46,7 +46,7 @@ share it: it contains names and addresses of your network.`,
 	}
 }
 
-// bundleWait is the maximum time for one part of a bundle.
+// bundleWait is the timeout for collecting one part of a bundle.
 const bundleWait = 30 * time.Second
 
 func runDebug(c *cli.Call) error {
@@ -58,7 +58,7 @@ func runDebug(c *cli.Call) error {
 		return writeBundle(c, c.Stdout)
 	}
 	if file == "" {
-		host, _ := os.Hostname() // if the host name is unknown, the file's name lacks it
+		host, _ := os.Hostname() // if the host name is unknown, the file name omits it
 		file = fmt.Sprintf("vipd-%s-%s.tar.gz", host, c.Now().Format("20060102-150405"))
 	}
 	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -114,8 +114,8 @@ func writeBundle(c *cli.Call, to io.Writer) error {
 	return packed.Close()
 }
 
-// exhibits returns a bundle's files: vipctl output, configuration files, kernel state, and profiles
-// of the daemon.
+// exhibits returns a bundle's files: vipctl output, configuration files, kernel state, and the
+// daemon's profiles.
 func exhibits(c *cli.Call) []exhibit {
 	all := []exhibit{
 		answer(c, "version.txt", "version"), answer(c, "status.json", "status", "-o", "json"),
@@ -174,8 +174,8 @@ func profile(c *cli.Call, ctx context.Context, what string) ([]byte, error) {
 	return d.Profile(ctx, what)
 }
 
-// output returns an exhibit with the output of a command. keep selects the lines to include; if
-// nil, all lines are included.
+// output returns an exhibit with a command's output. keep selects the lines to include; if nil, all
+// lines are included.
 func output(name string, keep func(line string) bool, command ...string) exhibit {
 	return exhibit{name, func(ctx context.Context) ([]byte, error) {
 		text, err := printed(ctx, command...)
@@ -284,7 +284,7 @@ func redact(v any) any {
 	return v
 }
 
-// elements returns the elements of an array. The TOML parser represents an array of tables as
+// elements returns an array's elements. The TOML parser represents an array of tables as
 // []map[string]any, and any other array as []any.
 func elements(array any) (all []any) {
 	switch array := array.(type) {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestShareable prepares a configuration with secrets for a bundle. The secrets must be hidden, and
-// everything else must remain.
+// TestShareable prepares a configuration that contains secrets for a bundle. The secrets must be
+// hidden, and everything else must remain.
 func TestShareable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "vipd.toml")
 	text := `# SECRET

@@ -79,7 +79,7 @@ func readChecked(c *cli.Call, place string) (*localDefinitions, error) {
 }
 
 // checkFor compiles the definitions for a mode, or for the configured mode if mode is "". It adds
-// the problems found, and warnings for settings that this host does not support.
+// the problems that it finds, and warnings about settings that this host does not support.
 func (d *localDefinitions) checkFor(mode config.ModeName) {
 	mode = cmp.Or(mode, d.config.Mode)
 	frontends := d.compile("", capabilities(mode))

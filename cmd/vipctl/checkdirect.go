@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane/realserver"
 )
 
-// checkDirect tests the paths of direct routing. It returns an error if a finding is not OK.
+// checkDirect tests the paths that direct routing uses. It returns an error if a finding is not OK.
 func checkDirect(c *cli.Call) error {
 	var q api.DirectRequest
 	switch len(c.Args) {

@@ -107,7 +107,7 @@ func runCleanup(c *cli.Call) error {
 // wayOut is the advice to print if vipd is running.
 const wayOut = "stop it first, see what would be removed with --dry-run, or remove it anyway with --force"
 
-// clean runs the cleaners of a mode, or all cleaners if mode is "", and prints their actions.
+// clean runs a mode's cleaners, or all cleaners if mode is "", and prints their actions.
 func clean(c *cli.Call, conf config.Config, mode config.ModeName, dry bool) error {
 	prefix := ""
 	if dry {
@@ -230,8 +230,8 @@ func refuseWhileServing(c *cli.Call) error {
 	return fmt.Errorf("checking whether vipd is running: %w", err)
 }
 
-// cleaners returns the cleaner of a mode, or all cleaners if mode is "". The order matters, because
-// the last cleaners remove records that the others read.
+// cleaners returns a mode's cleaner, or all cleaners if mode is "". The order matters, because the
+// last cleaners remove records that earlier cleaners read.
 func cleaners(mode config.ModeName) []cleaner {
 	if m, ok := modes.Find(mode); ok {
 		return []cleaner{m.Cleanup}

@@ -50,7 +50,6 @@ single connections.`,
 	}
 }
 
-// connectionFlags are flags that filter connections.
 func connectionFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "service", Usage: "show only connections to the service `NAME`"},
@@ -156,8 +155,8 @@ type connectionList struct {
 // and idle UDP flows, which are not live.
 func isLive(c *api.Connection) bool { return !c.Closed() && c.State != dataplane.Idle }
 
-// A long list is printed in parts. partRows is the number of rows in a part, which share their
-// column widths. partBytes is the minimum size of a part in JSON.
+// A long list is printed in parts. partRows is the number of rows in a part. The rows of a part
+// have the same column widths. partBytes is the minimum size of a part in JSON.
 const (
 	partRows  = 1000
 	partBytes = 1 << 16
@@ -262,7 +261,6 @@ func followConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	})
 }
 
-// connectionEvent formats an event as one line.
 func connectionEvent(p *cli.Printer, e *api.ConnectionEvent) string {
 	if p.Format == cli.FormJSON {
 		text, _ := json.Marshal(e) // all its fields can be encoded
@@ -298,7 +296,7 @@ func killConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	return c.Show(k, func() string { return fmt.Sprintf("ended: %s\n", wording.Count(k.Connections, "connection")) })
 }
 
-// sureToKill shows the number of connections, and asks for confirmation.
+// sureToKill shows how many connections would be ended, and asks for confirmation.
 func sureToKill(c *cli.Call, q dataplane.ConnectionQuery) (bool, error) {
 	if !c.ErrTerminal {
 		return false, cli.WrongUse("--kill asks for confirmation, but there is no terminal: add --yes to end the connections without it")

@@ -35,7 +35,6 @@ func (s *sampled) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// kept returns the size of this process's heap after a garbage collection.
 func kept() uint64 {
 	var m runtime.MemStats
 	runtime.GC()

@@ -44,8 +44,8 @@ func readDefinitions(place string) (*localDefinitions, error) {
 	return definitionsOf(place, tomlfile.Load(place)), nil
 }
 
-// definitionsOf returns the definitions that were read from place, with the daemon's configuration
-// if the place is a file.
+// definitionsOf returns the definitions that were read from place. If place is a file, they include
+// the daemon's configuration.
 func definitionsOf(place string, read tomlfile.Result) *localDefinitions {
 	d := &localDefinitions{place: place, main: read.Main, services: read.Snapshot.Services, config: config.Default(), problems: read.Snapshot.Problems}
 	if read.Main != nil {
@@ -116,7 +116,7 @@ const (
 )
 
 // lookUp looks up the endpoints' DNS names until ctx is done. It does not run programs that list
-// endpoints, but returns the names of the services that use such a program.
+// endpoints, but returns the names of the services that use them.
 func (d *localDefinitions) lookUp(ctx context.Context) (unrun []string) {
 	client := resolve.New(resolve.Options{Servers: func() []string { return d.config.Resolver.Servers }})
 	var running sync.WaitGroup
@@ -142,8 +142,8 @@ func (d *localDefinitions) lookUp(ctx context.Context) (unrun []string) {
 	return unrun
 }
 
-// localAddresses returns the host's own addresses. It omits VIPs that a running vipd holds, on its
-// device or on lo, which vipd uses if the kernel can't create the device.
+// localAddresses returns the host's own addresses. It omits VIPs that a running vipd holds on its
+// own device, or on lo if the kernel can't create that device.
 func (d *localDefinitions) localAddresses() (local []netip.Addr) {
 	vips := map[netip.Addr]bool{}
 	for _, s := range d.services.All() {
@@ -165,8 +165,8 @@ func (d *localDefinitions) localAddresses() (local []netip.Addr) {
 	return slices.Compact(local)
 }
 
-// covers reports whether the definitions include the content of file. If so, a service that the
-// daemon read from file is removed if the definitions lack it.
+// covers reports whether the definitions include the content of file. If so, the daemon would
+// remove a service that it read from file and that is missing from the definitions.
 func (d *localDefinitions) covers(file string) bool {
 	places := []string{d.place}
 	if d.config.Store.Path != "" {

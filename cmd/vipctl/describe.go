@@ -94,8 +94,8 @@ func runDescribe(c *cli.Call) error {
 	})})
 }
 
-// kindOf returns the kind of object that a name refers to. An address is a VIP. A name is a node
-// only if a node of the fleet has it and no service does.
+// kindOf returns the kind of object that a name refers to. An address is a VIP. A name refers to a
+// node only if one of the fleet's nodes has that name and no service has it.
 func kindOf(c *cli.Call, name string) string {
 	if _, err := netip.ParseAddr(name); err == nil {
 		return "vip"
@@ -128,7 +128,7 @@ func serviceIn(services []api.Service, name string) *api.Service {
 	return nil
 }
 
-// describe prints a service. For a service in etcd it omits details that only a host knows.
+// describe prints a service. For a service in etcd, it omits details that only a host knows.
 func describe(p *cli.Printer, s *described) error {
 	if p.Format == cli.FormTOML {
 		return p.Print(servicesTOML([]api.Service{*s.Service}))
@@ -491,8 +491,8 @@ func vipText(p *cli.Printer, v *ownedVIP) string {
 	return out.b.String()
 }
 
-// jury lists the nodes that confirm the owner and, if this host is the owner, the ages of their
-// confirmations.
+// jury lists the nodes that confirm the owner and, if this host is the owner, their confirmations'
+// ages.
 func (v *ownedVIP) jury() string {
 	var all []string
 	for _, node := range v.Jury {

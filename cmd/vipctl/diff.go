@@ -97,7 +97,7 @@ func runDiff(c *cli.Call) error {
 	return err
 }
 
-// serviceDiff holds the differences of one service, VIP or setting.
+// serviceDiff holds the differences in one service, VIP or setting.
 type serviceDiff struct {
 	Service balancer.Name `json:"service,omitempty"`
 	// VIP is the address whose settings differ, if the difference is not in a service.
@@ -147,8 +147,8 @@ func diffFile(c *cli.Call, file string) error {
 }
 
 // compareSettings lists the settings in which the files differ from the running vipd. These are the
-// mode, settings that differ from the daemon's own config, and settings that the daemon read from
-// this file but can't change while it is running.
+// mode, settings that differ from the daemon's own configuration, and settings that the daemon read
+// from this file but can't change while it is running.
 func (d *localDefinitions) compareSettings(c *cli.Call) (all []serviceDiff, err error) {
 	if d.main == nil || !isConfig(d.main) {
 		return nil, nil
@@ -169,9 +169,9 @@ func (d *localDefinitions) compareSettings(c *cli.Call) (all []serviceDiff, err 
 	return all, nil
 }
 
-// compareWithOwn lists the settings that differ from the daemon's own config. It omits the mode and
-// the defaults, because their effects are compared elsewhere. If the daemon's config can't be read,
-// it lists nothing.
+// compareWithOwn lists the settings that differ from the daemon's own configuration. It omits the
+// mode and the defaults, because their effects are compared elsewhere. If the daemon's
+// configuration can't be read, it lists nothing.
 func (d *localDefinitions) compareWithOwn(file string) (all []serviceDiff) {
 	own, err := readDefinitions(file)
 	if err != nil || own.main == nil || cli.SamePlace(file, d.place) {
@@ -231,7 +231,7 @@ func showDifferences(c *cli.Call, differences []serviceDiff, incomplete bool, be
 
 // unusable returns a problem for each service with an error. The daemon would keep such a service
 // unchanged. If an error belongs to no service, unusable returns an error, because the list of
-// services is then uncertain.
+// services might then be wrong.
 func (d *localDefinitions) unusable() (map[balancer.Name]balancer.Problem, error) {
 	bad := map[balancer.Name]balancer.Problem{}
 	for _, p := range d.problems {

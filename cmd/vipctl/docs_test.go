@@ -15,7 +15,7 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// TestDocs runs vipctl check on each TOML block of the guides. Each block must pass, and may have
+// TestDocs runs vipctl check on each TOML block in the guides. Each block must pass, and may have
 // only warnings about this host.
 func TestDocs(t *testing.T) {
 	files, err := filepath.Glob("../../docs/*.md")
@@ -101,8 +101,8 @@ func TestDocsCommands(t *testing.T) {
 	}
 }
 
-// TestFlagsAgreeAmongVerbs compares the flags of all verbs. A flag must have a value in all verbs
-// or in none, except -f.
+// TestFlagsAgreeAmongVerbs compares the flags of all verbs. Except for -f, a flag must take a value
+// in all verbs or in none.
 func TestFlagsAgreeAmongVerbs(t *testing.T) {
 	hasValue := map[string]bool{}
 	differ := []string{"f"} // -f names a file, as in kubectl apply, or follows, as in tail

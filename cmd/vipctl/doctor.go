@@ -53,8 +53,8 @@ func runDoctor(c *cli.Call) error {
 	return err
 }
 
-// examined returns this host with the state of its vipd. If vipd does not answer, it uses the
-// services of the configuration file instead.
+// examined returns this host with its vipd's state. If vipd does not answer, it uses the
+// configuration file's services instead.
 func examined(c *cli.Call) doctor.Host {
 	h := doctor.ThisHost()
 	h.Modes, h.Config = modes.All(), config.Default()
@@ -120,7 +120,7 @@ func askVipd(c *cli.Call, h *doctor.Host) bool {
 	return true
 }
 
-// findingsText formats the findings of each check below its name, with reasons and commands.
+// findingsText formats each check's name, followed by its findings with reasons and commands.
 func findingsText(p *cli.Printer, findings []doctor.Finding) string {
 	const margin = 10
 	var b strings.Builder

@@ -18,7 +18,7 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// overridePlace is a paragraph of the help about where an override is stored.
+// overridePlace is a help paragraph about where an override is stored.
 const overridePlace = "If the service is in etcd (set with --etcd or in the configuration), the change applies to all nodes. Otherwise, and with --socket, it " +
 	"applies only to the daemon of this host."
 
@@ -147,7 +147,7 @@ func endpointArgs(args []string) []string {
 	return args
 }
 
-// operator returns the user's name for the history of changes, or "" if it is unknown.
+// operator returns the user's name for the change history, or "" if it is unknown.
 func operator(c *cli.Call) string {
 	name := c.Getenv("SUDO_USER")
 	if name == "" {
@@ -266,8 +266,8 @@ func runDrain(c *cli.Call) error {
 	return o.await()
 }
 
-// overrider changes overrides, either in the daemon of this host for this host alone, or in etcd
-// for all nodes.
+// overrider changes overrides, either in this host's daemon for this host alone, or in etcd for all
+// nodes.
 type overrider interface {
 	// override makes the change. For each affected endpoint, it prints the line that describe
 	// returns.
@@ -276,12 +276,12 @@ type overrider interface {
 	undrained(api.OverrideTarget) string
 	// schedulers returns the schedulers of the targets' services, if they are known.
 	schedulers() map[balancer.Name]balancer.Scheduler
-	// await returns when the targets have no connections and get no new ones.
+	// await returns when the targets have no connections and get no new connections.
 	await() error
 }
 
-// newOverrider chooses between etcd and the daemon of this host. It chooses etcd if the command
-// line or VIPCTL_ETCD names it, or if the store is etcd, has the service, and --socket is not set.
+// newOverrider chooses between etcd and this host's daemon. It chooses etcd if the command line or
+// VIPCTL_ETCD names it, or if the store is etcd, has the service, and --socket is not set.
 func newOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
 	if c.OverridesInEtcd() {
 		if f, err := newFleetOverride(c, q); f != nil || err != nil {
@@ -297,7 +297,7 @@ func newOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
 	return d, err
 }
 
-// daemonOverride changes overrides in the daemon of this host.
+// daemonOverride changes overrides in this host's daemon.
 type daemonOverride struct {
 	*cli.Call
 	request api.OverrideRequest
@@ -399,7 +399,7 @@ func (d *daemonOverride) undrained(t api.OverrideTarget) string {
 }
 
 // undrainedText returns the line to print about an undrained target. hasAgent and drained describe
-// the target, and overrides are its earlier overrides.
+// the target, and overrides are the overrides that it had before.
 func undrainedText(t api.OverrideTarget, hasAgent, drained bool, overrides []*balancer.Override) string {
 	text := "drain removed"
 	if !drained {

@@ -55,7 +55,7 @@ func (e *edited) subject() string {
 }
 
 // newEdit plans changes. problems lists the problems that were found while the files were read.
-// newEdit adds the problems of the changes, and sorts all problems by place.
+// newEdit adds the problems with the changes, and sorts all problems by file and line.
 func newEdit(c *cli.Call, changes []definitions.Change, problems []balancer.Problem) *edit {
 	by, trace := author(c), tracing.Parent(c)
 	for i := range changes {
@@ -124,7 +124,7 @@ func (e *edit) finish(dry bool) error {
 	return cmp.Or(err, e.report(false))
 }
 
-// write makes the changes. Settings of addresses are written after the services.
+// write makes the changes. It writes VIP settings after the services.
 func (e *edit) write() error {
 	if err := e.plan.Write(e); err != nil {
 		e.vips = nil
@@ -143,7 +143,7 @@ func (e *edit) write() error {
 	return err
 }
 
-// author returns the author of a change for the history, as USER@HOST.
+// author returns the user who makes a change, as USER@HOST for the history.
 func author(c *cli.Call) string {
 	name := cmp.Or(operator(c), "unknown")
 	if host, err := os.Hostname(); err == nil {
@@ -152,7 +152,7 @@ func author(c *cli.Call) string {
 	return name
 }
 
-// editResult is the result of an edit in JSON.
+// editResult is an edit's result in JSON.
 type editResult struct {
 	// Revision is the revision at which all changes are in effect.
 	Revision int64     `json:"revision"`

@@ -113,7 +113,7 @@ func (l *eventList) checkKinds() error {
 }
 
 // window reads the range of events from the flags. lines is the number of latest events to show. If
-// negative, all events are shown.
+// it is negative, all events are shown.
 func (l *eventList) window() (lines int, err error) {
 	lines = l.Flags.Int("lines")
 	follow, set := l.Flags.Bool("follow"), l.Flags.IsSet("lines")
@@ -191,7 +191,7 @@ func (l *eventList) missed(n uint64) string {
 	return wording.Count(n, "event") + ", of any kind and service, were lost before they were read"
 }
 
-// showEvents prints events. If first is true, it prints the titles before them.
+// showEvents prints events. If first is true, it prints the column titles first.
 func (l *eventList) showEvents(events []api.Event, first bool) error {
 	var b strings.Builder
 	if l.Format == cli.FormJSON {
@@ -224,7 +224,7 @@ func (l *eventList) showEvents(events []api.Event, first bool) error {
 	return nil
 }
 
-// when formats a time as a time of day, preceded by the date if it is not today.
+// when formats a timestamp as a time of day, preceded by the date if it is not today.
 func (l *eventList) when(at time.Time) string {
 	at, now := at.Local(), l.Now().Local()
 	if at.YearDay() == now.YearDay() && at.Year() == now.Year() {
@@ -284,7 +284,7 @@ func eventStyle(e *api.Event) table.Style {
 
 // sinceTime parses a time in the past: a duration such as 10m, a time of day, or a day and a time.
 // Times are local, and a time of day is the latest that is not in the future. words describes the
-// time in a sentence, such as "in the last 10m" or "since 23:15".
+// time as part of a sentence, such as "in the last 10m" or "since 23:15".
 func sinceTime(text string, now time.Time) (from time.Time, words string, err error) {
 	if d, err := time.ParseDuration(text); err == nil {
 		if d < 0 {

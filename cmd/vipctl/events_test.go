@@ -14,8 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestEventsFollow follows events across a restart of the daemon, until it is interrupted. Old and
-// new events must be shown, and lost events must be reported.
+// TestEventsFollow follows events across a daemon restart, until it is interrupted. Old and new
+// events must be shown, and lost events must be reported.
 func TestEventsFollow(t *testing.T) {
 	for _, form := range []string{"table", "json"} {
 		t.Run(form, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestEventsFollow(t *testing.T) {
 	}
 }
 
-// TestMissedEvents formats the number of lost events. For a filtered list, the message must say
+// TestMissedEvents formats messages about lost events. For a filtered list, the message must say
 // that the lost events may be of any kind and service.
 func TestMissedEvents(t *testing.T) {
 	for query, want := range map[api.EventsQuery]string{

@@ -95,7 +95,7 @@ func explanation(p *cli.Printer, e *api.Explanation) string {
 	return b.String()
 }
 
-// liveText describes the result of the connection that the daemon itself made.
+// liveText describes what happened to the connection that the daemon itself opened.
 func liveText(e *api.Explanation) string {
 	l, way := e.Live, ""
 	connected := l.Connected.Round(10 * time.Microsecond)

@@ -151,7 +151,7 @@ func servicesTOML(services []api.Service) string {
 	return b.String()
 }
 
-// tableTOML formats a definition as the table [section.name] of a services file.
+// tableTOML formats a definition as the table [section.name] in a services file.
 func tableTOML(section, name string, fields map[string]any) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "[%s.%s]\n", section, tomltext.Key(name))

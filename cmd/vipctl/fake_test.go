@@ -161,7 +161,7 @@ func (d *fakeDaemon) journal(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// checkNow answers with the check result of one service, and with an error for any other service.
+// checkNow answers with one service's check result, and with an error for any other service.
 func (d *fakeDaemon) checkNow(w http.ResponseWriter, r *http.Request) {
 	var q api.CheckRequest
 	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {

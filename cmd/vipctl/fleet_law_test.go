@@ -21,7 +21,7 @@ import (
 	"vipd/test/wait"
 )
 
-// randomService returns the table of a random valid service. Services with different values of n
+// randomService returns a random valid service as a table. Services with different values of n
 // never conflict.
 func randomService(t *testing.T, r *rand.Rand, n int) map[string]any {
 	maybe := func() bool { return r.IntN(2) == 0 }
@@ -181,7 +181,7 @@ func TestHistoryLaw(t *testing.T) {
 	}
 }
 
-// expect compares the verbs' output about a service with the model.
+// expect compares the verbs' output about a service with the model's state.
 func (f *testFleet) expect(t *testing.T, at, name string, now map[string]any, texts []map[string]any) {
 	t.Helper()
 	var exported struct{ Services map[string]map[string]any }

@@ -122,7 +122,7 @@ func (f *fleetOverride) addKept() {
 	}
 }
 
-// fleetResult is the result of an override in etcd.
+// fleetResult is the result of a change to overrides in etcd.
 type fleetResult struct {
 	api.OverrideResult
 	// Revision is the last write's revision, at which all changes are in effect.
@@ -187,7 +187,7 @@ func waitText(revision int64) string {
 	return fmt.Sprintf("revision %d; \"vipctl wait --revision %[1]d\" returns when the change is in effect on all hosts\n", revision)
 }
 
-// set changes the override of one target. It returns the new override and the revision of the last
+// set changes one target's override. It returns the new override and the revision of the last
 // write.
 func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (next *balancer.Override, revision int64, err error) {
 	for _, e := range balancer.OverrideEdits(f.Overrides, t, change, f.Endpoints(t), f.Services.At(t.Service).HasAgent()) {

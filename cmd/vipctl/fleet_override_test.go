@@ -19,7 +19,7 @@ import (
 	"vipd/test/wait"
 )
 
-// wanted is the expected state of an endpoint at a port.
+// wanted is an endpoint's expected state at a port.
 type wanted struct {
 	weight   int
 	draining bool
@@ -27,7 +27,7 @@ type wanted struct {
 
 type wantedStates map[balancer.Target]wanted
 
-// last reports whether a change makes the last usable endpoint of a port unusable. takesOut reports
+// last reports whether a change makes a port's last usable endpoint unusable. takesOut reports
 // whether the change makes endpoints unusable, and meant selects the changed endpoints.
 func (m wantedStates) last(takesOut bool, meant func(balancer.Target) bool) bool {
 	type place struct {
@@ -53,8 +53,8 @@ func (m wantedStates) last(takesOut bool, meant func(balancer.Target) bool) bool
 	return false
 }
 
-// TestOverridesLaw runs random drains, undrains and weights of addresses, ports and nodes. Each
-// endpoint must have its last override, or the values of its definition if it has none.
+// TestOverridesLaw runs random drain, undrain and weight commands for addresses, ports and nodes.
+// Each endpoint must have its last override or, if it has none, the values from its definition.
 func TestOverridesLaw(t *testing.T) {
 	f := newStage(t)
 	port := func(name string, port, target int64) map[string]any {
@@ -309,7 +309,8 @@ func fakeHere(t *testing.T) (d *fakeDaemon, socket string) {
 }
 
 // TestFleetUndrainHere undrains an endpoint in etcd that only this host's daemon drains. A note
-// must name the command for the daemon. If etcd is unreachable, the error must name --socket.
+// must contain the command that undrains the endpoint in the daemon. If etcd is unreachable, the
+// error must name --socket.
 func TestFleetUndrainHere(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "192.168.1.11")
@@ -448,8 +449,8 @@ func TestFleetOverrideRights(t *testing.T) {
 	}
 }
 
-// TestFleetDrainOfNames drains nodes and services on a host without a daemon, so the addresses of
-// DNS names are unknown. A note must list the names that are left out.
+// TestFleetDrainOfNames drains nodes and services on a host without a daemon, so DNS names'
+// addresses are unknown. A note must list the names that are left out.
 func TestFleetDrainOfNames(t *testing.T) {
 	f := newStage(t)
 	endpoint := func(address, node string) map[string]any { return map[string]any{"address": address, "node": node} }
@@ -476,8 +477,8 @@ func TestFleetDrainOfNames(t *testing.T) {
 	}
 }
 
-// TestFleetUndrainOfFormerAddress drains the address of a DNS name, which then gets another
-// address. An undrain of the name must print the drained address.
+// TestFleetUndrainOfFormerAddress drains the address of a DNS name, which then resolves to a
+// different address. Undraining the name must print the drained address.
 func TestFleetUndrainOfFormerAddress(t *testing.T) {
 	f := newStage(t)
 	f.service("web", map[string]any{"endpoints": []any{map[string]any{"address": "10.0.0.1"}, map[string]any{"address": "a.web.invalid"}}})

@@ -46,7 +46,7 @@ func newFleet(t *testing.T, o etcdkit.Options) *testFleet {
 	return f
 }
 
-// run runs a command line in this process. operator is the name of the user who runs it.
+// run runs a command line in this process. operator is the user's name.
 func (f *testFleet) run(ctx context.Context, operator string, line ...string) (code int, stdout, stderr string) {
 	var out, err bytes.Buffer
 	w := cli.World{
@@ -120,7 +120,7 @@ func serviceText(name, vip string, port int) string {
 	return fmt.Sprintf("[services.%s]\nvips = [%q]\nports = [{ port = %d }]\n", name, vip, port)
 }
 
-// TestParallelApplies makes 20 operators write one service at once. The history must contain
+// TestParallelApplies makes 20 operators apply one service at once. The history must contain
 // exactly the versions whose apply succeeded. Each operator whose apply failed must get an error
 // that names a faster operator.
 func TestParallelApplies(t *testing.T) {
@@ -276,9 +276,9 @@ func TestApplyEndsEarly(t *testing.T) {
 	f.wantPolicies(t, 0)
 }
 
-// TestParallelClaims writes many services at once. If they claim one address and port, or one node
-// port, exactly one service must be written, and the errors must name this service. Services
-// without a common claim must all be written.
+// TestParallelClaims writes many services at once. If the services claim the same address and port,
+// or the same node port, exactly one service must be written, and the errors must name this
+// service. Services without a common claim must all be written.
 func TestParallelClaims(t *testing.T) {
 	n := wait.Soak(20, 100)
 	f := newFleet(t, etcdkit.Options{})
@@ -338,7 +338,8 @@ func (f *testFleet) written(t *testing.T) []balancer.Name {
 	return names
 }
 
-// TestFleetCheckRules describes the check of a service in etcd. The output must include defaults.
+// TestFleetCheckRules describes a service in etcd that has a check. The output must include the
+// check's defaults.
 func TestFleetCheckRules(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)+"health = { type = \"tcp\", interval = \"4s\" }\n"))
@@ -347,8 +348,8 @@ func TestFleetCheckRules(t *testing.T) {
 	}
 }
 
-// TestFleetAccess uses an etcd with TLS, users and rights. Flags or the configuration provide the
-// certificate, the user and the password. No output may contain a password.
+// TestFleetAccess uses an etcd with TLS, users and permissions. Flags or the configuration provide
+// the certificate, the user and the password. No output may contain a password.
 func TestFleetAccess(t *testing.T) {
 	const password, wrong = "s3cret-of-ana", "wrong-secret"
 	f := newFleet(t, etcdkit.Options{TLS: true})
@@ -413,8 +414,8 @@ func TestFleetAccess(t *testing.T) {
 	}
 }
 
-// TestKubectlHabits runs command lines in the form that users of kubectl type. Nested directories,
-// KIND/NAME for a service, and rollbacks must work.
+// TestKubectlHabits runs command lines in the form that kubectl users would type. Nested
+// directories, KIND/NAME for a service, and rollbacks must work.
 func TestKubectlHabits(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	folder := t.TempDir()
@@ -482,7 +483,7 @@ func TestFleetWatch(t *testing.T) {
 	}
 }
 
-// apply changes the port of the service "web", as another operator would.
+// apply changes the "web" service's port, as another operator would.
 func (f *testFleet) apply(t *testing.T, w *etcd.Store, port int) {
 	fields := map[string]any{"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(port)}}}
 	if _, err := w.Apply(t.Context(), definitions.Change{Name: balancer.Name("web"), Fields: fields, Base: definitions.Any}); err != nil {

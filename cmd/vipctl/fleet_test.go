@@ -43,7 +43,7 @@ func TestFleet(t *testing.T) {
 
 const prefix = "/vipd"
 
-// etcdOf returns a client of the etcd that a script uses, and a context for requests.
+// etcdOf returns a client for a script's etcd, and a context for requests.
 func etcdOf(ts *testscript.TestScript) (*clientv3.Client, context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Patience)
 	return ts.Value("client").(*clientv3.Client), ctx, cancel

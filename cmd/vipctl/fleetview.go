@@ -89,8 +89,8 @@ func readEtcd(w *etcd.Store, ctx context.Context) (store.Snapshot, error) {
 	return s, err
 }
 
-// followFleet shows the content of etcd. With -w, it also shows each change. During an outage of
-// etcd, the last output remains.
+// followFleet shows etcd's content. With -w, it also shows each change. During an etcd outage, the
+// last output remains.
 func followFleet(c *cli.Call, show func(*store.Snapshot) error) error {
 	if !c.Flags.Bool("watch") {
 		s, err := cli.AskEtcd(c, readEtcd)
@@ -121,7 +121,7 @@ func followFleet(c *cli.Call, show func(*store.Snapshot) error) error {
 	return err
 }
 
-// showChange shows a state of etcd, or that etcd is unavailable.
+// showChange shows etcd's state, or that etcd is unavailable.
 func showChange(c *cli.Call, s *store.Snapshot, last *frame, show func(*store.Snapshot) error) error {
 	switch {
 	case !s.Connected && s.Revision == 0 && s.Err != nil:

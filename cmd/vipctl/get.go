@@ -82,20 +82,20 @@ func plainService(text string) string {
 	return text
 }
 
-// kind is a kind of object that get lists.
+// kind is a kind of object that "get" lists.
 type kind[T any] struct {
 	// name is the kind's singular name. where follows the name in sentences, such as " in etcd".
 	name, where string
 	// read calls show with all objects of the kind. With -w, it calls show again after each change.
 	read func(c *cli.Call, show func([]T) error) error
-	// id returns the name of an object for -o name. named reports whether an argument selects an
-	// object. If named is nil, the argument must equal id.
+	// id returns an object's name for -o name. named reports whether an argument selects an object.
+	// If named is nil, the argument must equal id.
 	id    func(*T) string
 	named func(*T, string) bool
 	table func(*cli.Printer, []T) *table.Table
 	// absent returns the error for a name that is not found. If nil, absentIn is used.
 	absent func(c *cli.Call, name string) error
-	// none is the sentence for an empty list. If "", the usual sentence is used.
+	// none is the sentence for an empty list. If "", a generic sentence is used.
 	none string
 }
 
@@ -246,7 +246,7 @@ func isService(c *cli.Call, name string) error {
 	return notServed(c, name, services)
 }
 
-// accepted returns the daemon's services, except services whose definition was never accepted.
+// accepted returns the daemon's services, except those whose definition was never accepted.
 func accepted(d *api.Client, ctx context.Context) ([]api.Service, error) {
 	services, err := d.Services(ctx)
 	return slices.DeleteFunc(services, func(s api.Service) bool { return s.Refused }), err
@@ -275,7 +275,7 @@ func notServed(c *cli.Call, name string, services []api.Service) error {
 }
 
 // absent returns the error for an unknown name. It suggests a similar name or, if there is none,
-// lists the known names. where names the place that was searched.
+// lists the known names. where says where the name was searched.
 func absent(what, name, where string, known []string) error {
 	return fmt.Errorf("there is no %s %q%s%s", what, name, where, lookup.Other(name, known))
 }
@@ -339,8 +339,8 @@ func few(p *cli.Printer, list []string, n int) string {
 	return fmt.Sprintf("%s +%d", strings.Join(list[:n], ","), len(list)-n)
 }
 
-// upStyle returns the style of a text that [api.Use] formats. The style is Bad only if no port has
-// a usable endpoint.
+// upStyle returns the style for text that [api.Use] formats. The style is Bad only if no port has a
+// usable endpoint.
 func upStyle(text string) table.Style {
 	none, full := true, true
 	for part := range strings.SplitSeq(text, ", ") {
@@ -364,7 +364,7 @@ func number[N int | int64 | uint64](n N) string {
 	return strconv.FormatInt(int64(n), 10)
 }
 
-// badCount returns the style of a count that should be 0.
+// badCount returns the style for a count that should be 0.
 func badCount(text string) table.Style {
 	if text == "0" {
 		return table.Plain

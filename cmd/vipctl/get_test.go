@@ -7,7 +7,8 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// TestIDsOnce lists an endpoint that serves two ports at one address. Its name must appear once.
+// TestIDsOnce lists an endpoint that serves two ports at one address. The endpoint's name must
+// appear only once.
 func TestIDsOnce(t *testing.T) {
 	all := []api.Endpoint{
 		{Service: "dns", Port: "tcp", Address: "192.168.1.21:53"}, {Service: "dns", Port: "udp", Address: "192.168.1.21:53"}, {Service: "web", Address: "192.168.1.21:53"},
@@ -17,7 +18,8 @@ func TestIDsOnce(t *testing.T) {
 	}
 }
 
-// TestPlainService shortens service/NAME, alone and after a kind. Only these forms may become NAME.
+// TestPlainService shortens service/NAME, alone and after a kind. Only these two forms may become
+// NAME.
 func TestPlainService(t *testing.T) {
 	for typed, want := range map[string]string{
 		"get endpoints service/web":    "endpoints web",

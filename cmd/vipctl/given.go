@@ -25,7 +25,7 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// stdinName is the name that represents standard input in a list of files.
+// stdinName represents standard input in a list of files.
 const stdinName = "-"
 
 func fileFlag(usage string) cli.Flag {
@@ -52,7 +52,8 @@ type given struct {
 	vips     map[netip.Addr]*written
 	// bare lists the files that contain neither services nor VIP settings.
 	bare []string
-	// problems are the problems found. A field that this version does not know is a warning.
+	// problems lists the problems found. A field that this version does not know results in a
+	// warning.
 	problems []balancer.Problem
 }
 
@@ -79,8 +80,8 @@ func readGiven(c *cli.Call, places []string, recursive bool) (*given, error) {
 	return g, nil
 }
 
-// filesAt lists the files of a place: the file itself or, for a directory, its .toml and .json
-// files that are not hidden. If recursive is true, it includes files in subdirectories.
+// filesAt lists the files at place: the file itself or, for a directory, its .toml and .json files
+// that are not hidden. If recursive is true, it includes files in subdirectories.
 func filesAt(place string, recursive bool) ([]string, error) {
 	if place == stdinName {
 		return []string{place}, nil
@@ -120,8 +121,8 @@ func filesAt(place string, recursive bool) ([]string, error) {
 // maxInput is the maximum number of bytes that are read from standard input or a pipe.
 const maxInput = 256 << 20
 
-// readInput reads one file, or standard input, and returns its name for messages. It reads a pipe
-// to its end, for example a shell's <(COMMAND).
+// readInput reads one file, or standard input, and returns its name for messages. It reads a pipe,
+// such as a shell's <(COMMAND), to its end.
 func readInput(c *cli.Call, file string) (name string, text []byte, err error) {
 	name = file
 	info, statErr := os.Stat(file)

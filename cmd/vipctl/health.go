@@ -16,7 +16,8 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// verdict returns an endpoint's health and how long it has lasted, such as "down 3m12s".
+// verdict returns an endpoint's health and how long it has been in that state, such as "down
+// 3m12s".
 func verdict(p *cli.Printer, e *api.Endpoint) string {
 	return strings.TrimSpace(string(e.Health) + " " + since(p, e))
 }
@@ -29,7 +30,7 @@ func since(p *cli.Printer, e *api.Endpoint) string {
 	return elapsed(p, e.Check.Since)
 }
 
-// why returns the last result of an endpoint's check, and all other reasons that affect the
+// why returns the latest result of an endpoint's check, and all other reasons that affect the
 // endpoint's use.
 func why(p *cli.Printer, e *api.Endpoint) string {
 	return strings.Join(slices.Concat(checkNotes(p, e), useNotes(p, e)), "; ")
@@ -88,9 +89,9 @@ func useNotes(p *cli.Printer, e *api.Endpoint) (notes []string) {
 	return notes
 }
 
-// weights formats the weights of endpoints. During a slow start, or if an agent reduces a weight,
-// the weights in use are scaled up, so a fraction of a small weight is still an integer. The text
-// then has the configured weight and the fraction, such as "10 at 20%".
+// weights formats endpoints' weights. During a slow start, or if an agent reduces a weight, the
+// weights in use are scaled up, so a fraction of a small weight is still an integer. The text then
+// shows the configured weight and the fraction, such as "10 at 20%".
 func weights(endpoints []api.Endpoint) []string {
 	type port struct {
 		service balancer.Name
@@ -235,8 +236,8 @@ func (out *sheet) services(what, sep string, style table.Style, texts []string) 
 	out.painted("", what+strings.Join(texts, sep), style)
 }
 
-// outText names a service without usable endpoints. If only some of its ports have none, it also
-// names these ports.
+// outText names a service without usable endpoints. If only some of its ports have no usable
+// endpoints, it also names these ports.
 func outText(h *api.HealthCount, name balancer.Name) string {
 	var dead []string
 	for _, s := range h.Services {

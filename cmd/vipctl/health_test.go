@@ -12,7 +12,7 @@ import (
 )
 
 // TestEjectedEndpointReason shows an ejected endpoint without checks. The wide table and the
-// description must show the reason, and the narrow table only the state.
+// description must show the reason. The narrow table must show only the state.
 func TestEjectedEndpointReason(t *testing.T) {
 	until := time.Date(2026, 3, 4, 12, 0, 30, 0, time.Local)
 	rows := []api.Endpoint{

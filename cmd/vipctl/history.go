@@ -56,7 +56,7 @@ func textNumbers(c *cli.Call, before []string) []string {
 	return lists.Mapped(entries, func(e definitions.HistoryEntry) string { return strconv.Itoa(e.N) })
 }
 
-// textChange is an entry of a service's history in JSON.
+// textChange is an entry in a service's history, as JSON.
 type textChange struct {
 	N  int       `json:"n"`
 	At time.Time `json:"at,omitzero"`

@@ -23,7 +23,7 @@ func main() {
 	os.Exit(code)
 }
 
-// verbs returns all commands, in the order of help.
+// verbs returns all verbs, in the order in which the help lists them.
 func verbs() []cli.Group {
 	return []cli.Group{
 		{Title: "Commands that show this host's services", Verbs: []*cli.Verb{

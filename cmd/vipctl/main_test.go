@@ -31,9 +31,9 @@ func TestMain(m *testing.M) {
 	testscript.Main(tests{m}, map[string]func(){"vipctl": main, "vipd": vipd})
 }
 
-// tests runs the tests of the package. In make test, commands run a vipctl without the race
+// tests runs the package's tests. In make test, commands run a vipctl built without the race
 // detector, which would delay each start by a tenth of a second. In make soak, they run the test
-// binary with the race detector.
+// binary, which has the race detector.
 type tests struct{ *testing.M }
 
 func (t tests) Run() int {
@@ -54,7 +54,7 @@ func (t tests) Run() int {
 	return t.M.Run()
 }
 
-// vipd runs a real daemon with the configuration vipd.toml and without a log. Its only flag is
+// vipd runs a real daemon with the configuration file vipd.toml. It writes no log. Its only flag is
 // --allow-empty.
 func vipd() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)

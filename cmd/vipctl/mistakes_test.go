@@ -21,9 +21,9 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// TestMistakes provokes error messages: incorrect usage, invalid values for each verb and setting,
-// and files that can't be converted. The messages must equal testdata/mistakes. The flag -update
-// rewrites these files.
+// TestMistakes checks the error messages for mistakes: incorrect usage, invalid values for each
+// verb and setting, and files that can't be converted. The messages must equal testdata/mistakes.
+// The flag -update rewrites these files.
 func TestMistakes(t *testing.T) {
 	t.Chdir(t.TempDir()) // files that the command lines name must not exist
 	for name, texts := range map[string]string{"use": wrongUses(t), "settings": wrongSettings(t), "places": wrongPlaces(t), "convert": wrongOrigins(t)} {
@@ -43,7 +43,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestNoBareErrors reads all golden output of vipctl's tests. No line may contain the number or
+// TestNoBareErrors reads the golden files of all vipctl tests. No line may contain the number or
 // name of a kernel error.
 func TestNoBareErrors(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.txt")
@@ -99,8 +99,8 @@ type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// wayOut calls the function do. This function must print the path, the cause and the remedy of the
-// error e.
+// wayOut calls the function do, which must print the path, the cause and the remedy for the error
+// e.
 func (s *session) wayOut(t *testing.T, what string, e syscall.Errno, do func()) {
 	t.Helper()
 	s.err = &notice{}
@@ -181,7 +181,7 @@ func wrongUses(t *testing.T) string {
 	return b.String()
 }
 
-// combinations lists wrong command lines whose words are valid individually.
+// combinations lists invalid command lines whose words are valid individually.
 var combinations = []string{
 	"conns --follow --kill", "conns --follow --state established", "conns --yes", "conns web --service dns", "conns --client here", "conns --kill", "conns web --kill",
 	"describe vip 10.96.0.10 -o toml", "diff --prune", "diff -f a.toml -f b.toml", "explain here 10.96.0.10:80", "get services --down", "get pools -w",
@@ -217,7 +217,7 @@ func wrongPlaces(t *testing.T) string {
 	return b.String()
 }
 
-// wrongOrigins returns the messages for configurations of other programs that can't be converted.
+// wrongOrigins returns the messages for other programs' configurations that can't be converted.
 func wrongOrigins(t *testing.T) string {
 	var b strings.Builder
 	try := func(format, text string) {
@@ -249,8 +249,8 @@ func wrongOrigins(t *testing.T) string {
 	return b.String()
 }
 
-// wrongSettings returns the messages for wrong values of each setting in the default configuration,
-// and of each field in vipd.toml(5).
+// wrongSettings returns the messages for wrong values for each setting in the default
+// configuration, and for each field in vipd.toml(5).
 func wrongSettings(t *testing.T) string {
 	found := regexp.MustCompile(`^wrong\.toml:\d+: (.*)`)
 	var b strings.Builder

@@ -39,7 +39,7 @@ func namesToList(c *cli.Call, before []string) []string {
 }
 
 // namesToOverride returns the services whose endpoints "drain" and "weight" can change.
-// addressesToOverride returns the addresses of one service.
+// addressesToOverride returns one service's addresses.
 func namesToOverride(c *cli.Call, _ []string) []string {
 	if c.OverridesInEtcd() {
 		return fleetNames(c, nil)

@@ -65,7 +65,7 @@ func readNodes(c *cli.Call, show func([]nodeView) error) error {
 		}
 		return show(all)
 	}
-	if _, err := c.Etcd(); err != nil { // a wrong configuration of etcd is not retried
+	if _, err := c.Etcd(); err != nil { // an invalid etcd configuration is not retried
 		return err
 	}
 	last, before := frame{}, ""
@@ -88,7 +88,7 @@ func readNodes(c *cli.Call, show func([]nodeView) error) error {
 	return err
 }
 
-// changing returns the nodes' data as text, without the time of their status. A watch shows the
+// changing returns the nodes' data as text, except the times of their statuses. A watch shows the
 // nodes again when this text changes.
 func changing(nodes []nodeView) string {
 	nodes = slices.Clone(nodes)

@@ -44,7 +44,7 @@ reverts the change that "vipctl apply --confirm" started.`,
 	}
 }
 
-// try starts a pending change with the text of a file.
+// try starts a pending change to a file's text.
 func try(c *cli.Call) error {
 	within, place := c.Flags.Duration("confirm"), c.Flags.String("file")
 	switch {

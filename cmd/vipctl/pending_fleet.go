@@ -16,7 +16,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// checkTrial checks the flags of a pending change.
+// checkTrial checks the flags for a pending change.
 func checkTrial(c *cli.Call) error {
 	switch {
 	case !c.Flags.IsSet("confirm") && c.Flags.String("on") != "":

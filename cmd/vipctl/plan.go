@@ -133,7 +133,7 @@ func modeFlag(usage string) cli.Flag {
 	return &cli.StringFlag{Name: "mode", Usage: usage}
 }
 
-// modeValues returns the completer of modeFlag.
+// modeValues returns modeFlag's completer.
 func modeValues() map[string]cli.Completer {
 	return map[string]cli.Completer{"mode": cli.OneOf(config.ModeName("").Values()...)}
 }
@@ -148,8 +148,8 @@ func mode(c *cli.Call) (config.ModeName, error) {
 	return config.ModeName(name), err
 }
 
-// capabilities returns the capabilities of a mode. For auto, it returns all capabilities, so a
-// check finds only mistakes in the definitions.
+// capabilities returns a mode's capabilities. For auto, it returns all capabilities, so a check
+// finds only mistakes in the definitions.
 func capabilities(name config.ModeName) balancer.Capabilities {
 	if mode, ok := modes.Find(name); ok {
 		return mode.Capabilities()

@@ -62,7 +62,7 @@ func setPool(c *cli.Call, name string, networks []string) error {
 	return writePool(c, name, cidrs, "set")
 }
 
-// writePool sets the networks of a pool, or removes the pool if cidrs is empty.
+// writePool sets a pool's networks, or removes the pool if cidrs is empty.
 func writePool(c *cli.Call, name string, cidrs []netip.Prefix, what string) error {
 	w, err := c.Etcd()
 	if err != nil {

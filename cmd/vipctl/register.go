@@ -15,13 +15,13 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// These are the defaults of register.
+// These are the defaults for "vipctl register".
 const (
 	defaultTTL       = 10 * time.Second
 	defaultKillAfter = 30 * time.Second
-	// defaultDrain is the maximum time of a drain if the service can't be read.
+	// defaultDrain limits how long a drain may last if the service can't be read.
 	defaultDrain = 30 * time.Second
-	// leaveTimeout is the maximum time for the last requests to etcd.
+	// leaveTimeout is the timeout for the last requests to etcd.
 	leaveTimeout = 5 * time.Second
 )
 
@@ -224,7 +224,7 @@ func (r *registration) leave() error {
 	if !r.registrar.Placed() { // a write without an answer may have reached etcd
 		return r.left(r.registrar.Leave(ctx))
 	}
-	// The endpoint drains first. If its lease expired before, mark it as draining again: hosts may
+	// The endpoint drains first. If its lease has expired, mark it as draining again: hosts may
 	// still use the endpoint, and must learn that it left on purpose.
 	err := r.registrar.Drain(ctx)
 	if errors.Is(err, definitions.ErrHeld) {

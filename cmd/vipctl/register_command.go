@@ -70,12 +70,12 @@ func (s *supervised) supervise() {
 			}
 			s.removeEndpoint()
 			return
-		case <-done: // the context may end before or after the signal arrives
+		case <-done: // the context may be canceled before or after the signal arrives
 			done = nil
 			s.endRequest(1)
 		case sig := <-s.signals:
 			if sig != os.Interrupt && sig != syscall.SIGTERM {
-				_ = s.process.Signal(sig) // the process may have just ended
+				_ = s.process.Signal(sig) // the process may have just exited
 				continue
 			}
 			asked++
@@ -117,7 +117,7 @@ func (s *supervised) endRequest(n int) {
 	}
 }
 
-// removeEndpoint removes the endpoint. It only prints an error, because the lease expires anyway.
+// removeEndpoint removes the endpoint. It only prints any error, because the lease expires anyway.
 func (s *supervised) removeEndpoint() {
 	if err := s.leave(); err != nil {
 		s.Note("%v", err)

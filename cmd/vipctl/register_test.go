@@ -66,7 +66,7 @@ func TestRegister(t *testing.T) {
 	})
 }
 
-// TestRegisterAgain removes the endpoint in several ways. Each time vipctl must register it again
+// TestRegisterAgain removes the endpoint in several ways. Each time, vipctl must register it again
 // and print a message.
 func TestRegisterAgain(t *testing.T) {
 	f := newStage(t)
@@ -198,7 +198,7 @@ func TestRegisterCommandEnds(t *testing.T) {
 	}
 }
 
-// TestRegisterNoCommand runs a command that can't be started, and a command that ends immediately.
+// TestRegisterNoCommand runs a command that can't be started, and a command that exits immediately.
 // No endpoint may remain.
 func TestRegisterNoCommand(t *testing.T) {
 	f := newStage(t)

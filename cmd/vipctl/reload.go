@@ -134,7 +134,8 @@ func grave(problems []balancer.Problem) bool {
 	return slices.ContainsFunc(problems, func(p balancer.Problem) bool { return p.Severity != balancer.SeverityWarning })
 }
 
-// reported returns the error of a verb whose output contains these problems, or nil.
+// reported returns the error with which a verb must fail if its output contains these problems, or
+// nil.
 func reported(problems []balancer.Problem) error {
 	if grave(problems) {
 		return cli.ErrReported

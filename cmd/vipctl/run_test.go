@@ -84,7 +84,6 @@ func newSession(t *testing.T) *session {
 // run runs a command line, which may use any verb.
 func run(ctx context.Context, w cli.World, args []string) int { return cli.Run(ctx, w, verbs(), args) }
 
-// allVerbs returns the verbs of all groups.
 func allVerbs() (all []*cli.Verb) {
 	for _, g := range verbs() {
 		all = append(all, g.Verbs...)
@@ -171,7 +170,7 @@ func TestWatchContinuesAfterRestart(t *testing.T) {
 	}
 }
 
-// brokenOutput fails each write.
+// brokenOutput is a writer whose writes fail.
 type brokenOutput struct{}
 
 func (brokenOutput) Write([]byte) (int, error) { return 0, errors.New("nobody reads") }
@@ -263,7 +262,8 @@ func TestDrainWaitsForRemovedService(t *testing.T) {
 }
 
 // TestDrainReportsCutConnections waits for drains whose connections end before or after the
-// timeout. Only after the timeout may the message contain the number of cut connections.
+// timeout. The message may contain the number of cut connections only if they end after the
+// timeout.
 func TestDrainReportsCutConnections(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -313,7 +313,7 @@ func TestColorFlagAndTerminal(t *testing.T) {
 	}
 }
 
-// TestHelpOfEachVerb reads the help of each verb. Each help text must contain the usage and a valid
+// TestHelpOfEachVerb reads each verb's help. Each help text must contain the usage and a valid
 // example, and no line may be wider than 80 columns.
 func TestHelpOfEachVerb(t *testing.T) {
 	s := newSession(t)
@@ -487,8 +487,8 @@ func TestTerminalCutsLongCells(t *testing.T) {
 	}
 }
 
-// TestTextsFitTheTerminal runs status and doctor in pipes and on terminals of two widths. A text
-// must be wrapped only if it is wider than the terminal.
+// TestTextsFitTheTerminal runs status and doctor in pipes and on terminals of two widths. Text must
+// be wrapped only if it is wider than the terminal.
 func TestTextsFitTheTerminal(t *testing.T) {
 	const problem = "iptables mode can't do lc; it uses random instead"
 	s := newSession(t)

@@ -32,7 +32,7 @@ type stage struct {
 	t      *testing.T
 	config client.Config
 	writer *etcd.Store
-	// file is the path of an empty configuration file.
+	// file is the path to an empty configuration file.
 	file string
 }
 
@@ -54,7 +54,7 @@ func newStage(t *testing.T) *stage {
 }
 
 // service writes a service to etcd. The service maps TCP port 80 to 8080, and has endpoints at
-// these addresses. The map fields overrides fields of the service or adds others.
+// these addresses. The map fields overrides the service's fields, or adds more.
 func (f *stage) service(name balancer.Name, fields map[string]any, addresses ...string) {
 	f.t.Helper()
 	all := map[string]any{
@@ -96,7 +96,7 @@ func (f *stage) endpoint(service balancer.Name, id string) *balancer.Endpoint {
 // node is a simulated vipd.
 type node struct {
 	presence *fleet.Presence
-	// stop stops the node cleanly: its keys are removed at once.
+	// stop shuts the node down cleanly, which removes its keys at once.
 	stop func()
 
 	mu     sync.Mutex
@@ -196,7 +196,7 @@ func (f *stage) flags() []string {
 	}
 }
 
-// do runs a command line until it ends, and checks the exit code.
+// do runs a command line, waits until it has finished, and checks the exit code.
 func (f *stage) do(code int, args ...string) (stdout, stderr string) {
 	f.t.Helper()
 	l := f.line()
@@ -237,7 +237,7 @@ func (l *line) waitForStderr(text string) {
 	wait.For(l.t, within, "stderr to have "+text, func() bool { found = strings.Contains(l.err.String(), text); return found })
 }
 
-// waitForExit waits until the command line has ended, and checks its exit code.
+// waitForExit waits until the command line has finished, and checks its exit code.
 func (l *line) waitForExit(code int) {
 	l.t.Helper()
 	ended := false
@@ -267,7 +267,7 @@ type process struct {
 	ended    chan struct{}
 }
 
-// launch starts vipctl with args, preceded by the flags of the fleet.
+// launch starts vipctl with args, preceded by the fleet's flags.
 func (f *stage) launch(args ...string) *process { return f.command(nil, args...) }
 
 // command is like launch, with a standard input.
@@ -314,7 +314,7 @@ func (p *process) running() bool {
 	}
 }
 
-// waitForExit waits until the process has ended, and checks its exit code.
+// waitForExit waits until the process has exited, and checks its exit code.
 func (p *process) waitForExit(code int) {
 	p.t.Helper()
 	wait.For(p.t, within, "vipctl to end", func() bool { return !p.running() })

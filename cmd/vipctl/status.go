@@ -44,13 +44,13 @@ func runStatus(c *cli.Call) error {
 	return err
 }
 
-// isAnyServiceDown reports whether a port of a service has no endpoint for its clients, because all
-// endpoints fail or none exists.
+// isAnyServiceDown reports whether any service has a port without an endpoint for its clients,
+// because all endpoints fail or none exists.
 func isAnyServiceDown(s *api.Status) bool {
 	return len(s.Health.Out) > 0 || slices.ContainsFunc(s.Problems, func(p balancer.Problem) bool { return p.Kind == balancer.Idle })
 }
 
-// sheet builds a text of lines with labels.
+// sheet builds text that consists of labeled lines.
 type sheet struct {
 	*cli.Printer
 	b strings.Builder
@@ -59,7 +59,7 @@ type sheet struct {
 // labelWidth is the width of the labels in characters.
 const labelWidth = 11
 
-// line writes a single line and never wraps it. A line with an empty label continues the previous
+// line writes a single line without wrapping it. A line with an empty label continues the previous
 // entry.
 func (out *sheet) line(label, text string) { out.styled(label, text, table.Plain) }
 
@@ -72,7 +72,7 @@ func (out *sheet) styled(label, text string, style table.Style) {
 	fmt.Fprintln(&out.b, text)
 }
 
-// text writes a text, wrapped to the width of the terminal. It writes nothing if the text is empty.
+// text writes text, wrapped to the terminal's width. It writes nothing if the text is empty.
 func (out *sheet) text(label, text string) { out.painted(label, text, table.Plain) }
 
 // painted is like text, but also applies a style.
@@ -253,7 +253,7 @@ func heldText(a api.Address) string {
 }
 
 // commonNotes returns the notes to print below the list of addresses, each with its addresses. They
-// are notes that several addresses share, or that are too long for a line of the list. In the wide
+// are notes that several addresses share, or that are too long for a line in the list. In the wide
 // form, the list itself shows all notes.
 func commonNotes(p *cli.Printer, addresses []api.Address) map[string][]string {
 	group := map[string][]string{}
@@ -265,15 +265,15 @@ func commonNotes(p *cli.Printer, addresses []api.Address) map[string][]string {
 			group[cli.OneLine(a.Note)] = append(group[cli.OneLine(a.Note)], a.Address)
 		}
 	}
-	const before = 39 // the usual width of label, address and holder
+	const before = 39 // usual width of the label, the address and the holder
 	maps.DeleteFunc(group, func(note string, group []string) bool {
 		return len(group) == 1 && table.Width(note) <= p.LineWidth()-before
 	})
 	return group
 }
 
-// addressLines is the default maximum number of addresses in the output of status. Addresses that
-// this host does not hold come first.
+// addressLines is the default maximum number of addresses that status prints. Addresses that this
+// host does not hold come first.
 const addressLines = 10
 
 // missing returns a sort key. Addresses that this host does not hold sort first.

@@ -12,8 +12,8 @@ func passedSignals() []os.Signal { return nil }
 
 func ownGroup() *syscall.SysProcAttr { return nil }
 
-func terminate(p *os.Process) { killGroup(p) } // this system has no gentler way
+func terminate(p *os.Process) { killGroup(p) } // this system has no SIGTERM
 
-func killGroup(p *os.Process) { _ = p.Kill() } // the process may have just ended
+func killGroup(p *os.Process) { _ = p.Kill() } // the process may have just exited
 
 func exitStatus(s *os.ProcessState) int { return s.ExitCode() }

@@ -16,10 +16,10 @@ func passedSignals() []os.Signal {
 // signals. Ctrl-C must not end the command before its endpoint has drained.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-func terminate(p *os.Process) { _ = p.Signal(syscall.SIGTERM) } // the process may have just ended
+func terminate(p *os.Process) { _ = p.Signal(syscall.SIGTERM) } // the process may have just exited
 
 // killGroup kills the command and its children.
-func killGroup(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) } // the process may have just ended
+func killGroup(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) } // the process may have just exited
 
 // exitStatus returns the command's exit code. Like a shell, it returns 128 plus the signal's number
 // if a signal ended the command.

@@ -84,8 +84,8 @@ func runTop(c *cli.Call) error {
 // late answer to a query as typed text.
 type quietTerminal struct{ *os.File }
 
-// Write writes b without the queries for the kitty keyboard, for synchronized output and for the
-// width of characters.
+// Write writes b without the queries about the kitty keyboard protocol, synchronized output and
+// character widths.
 func (u quietTerminal) Write(b []byte) (int, error) {
 	_, err := strings.NewReplacer("\x1b[?u", "", "\x1b[?2026$p", "", "\x1b[?2027$p", "").WriteString(u.File, string(b))
 	return len(b), err
@@ -117,7 +117,7 @@ func topOnce(c *cli.Call, service balancer.Name) error {
 	return c.PrintRows(lines, topTable(withTotal(rows), service != "", order{}, 0), "there is nothing to show")
 }
 
-// topLine is a row in JSON.
+// topLine is a row as JSON.
 type topLine struct {
 	Service  balancer.Name         `json:"service"`
 	Endpoint string                `json:"endpoint,omitempty"`
@@ -150,7 +150,7 @@ type order struct {
 	reverse bool
 }
 
-// orders lists the sort orders. The first has no title, and keeps the rows sorted by name.
+// orders lists the sort orders. The first order has no title, and keeps the rows sorted by name.
 var orders = []struct {
 	title string
 	less  func(a, b *rates.Row) int
@@ -172,7 +172,7 @@ func (o order) sort(rows []rates.Row) {
 	}
 }
 
-// totalName is the name of the row with the totals.
+// totalName is the name of the totals row.
 const totalName = "TOTAL"
 
 // withTotal returns the rows and, if there are several, a row with their sums.
@@ -205,7 +205,7 @@ func withTotal(rows []rates.Row) []rates.Row {
 	return append(slices.Clone(rows), total)
 }
 
-// topTable lists services, or the endpoints of a service. spark is the width of its sparklines in
+// topTable lists services, or a service's endpoints. spark is the width of the sparklines in
 // characters.
 func topTable(rows []rates.Row, endpoints bool, o order, spark int) *table.Table {
 	title := func(text string) string {

@@ -48,7 +48,7 @@ func startTmux(t *testing.T, folder, command string) *tmux {
 		t.Skip("needs tmux: Debian's package tmux")
 	}
 	m := &tmux{t, filepath.Join(folder, "tmux")}
-	t.Cleanup(func() { _ = exec.Command("tmux", "-S", m.socket, "kill-server").Run() }) // the server may have ended with its last window
+	t.Cleanup(func() { _ = exec.Command("tmux", "-S", m.socket, "kill-server").Run() }) // the server may have exited with its last window
 	m.run("-u", "-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "14", "-c", folder, command)
 	return m
 }
@@ -70,7 +70,7 @@ func (m *tmux) shows(name string) {
 		screen := ""
 		for next := m.run("capture-pane", "-p"); next != screen; next = m.run("capture-pane", "-p") {
 			screen = next
-			time.Sleep(2 * time.Second) // the screen of vipctl changes in real time
+			time.Sleep(2 * time.Second) // vipctl's screen changes in real time
 		}
 		if err := os.WriteFile(file, []byte(screen), 0o600); err != nil {
 			m.t.Fatal(err)

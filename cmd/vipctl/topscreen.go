@@ -16,7 +16,7 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// screen is top's screen on a terminal: services, the endpoints of one service, or one endpoint.
+// screen is top's screen on a terminal: services, one service's endpoints, or one endpoint.
 type screen struct {
 	*cli.Printer
 	ask      func() tea.Msg
@@ -38,14 +38,14 @@ type screen struct {
 // focus is the part of the screen that keys control.
 type focus int
 
-// These are the parts of the screen: the rows, the text of the filter, and the list of keys.
+// These are the parts of the screen: the rows, the filter text, and the list of keys.
 const (
 	onRows focus = iota
 	onFilter
 	onKeys
 )
 
-// countsReply is the daemon's answer to a request for counts.
+// countsReply is the daemon's answer to a request for counters.
 type countsReply struct {
 	api.Traffic
 	err error
@@ -142,7 +142,7 @@ func (s *screen) choose(key string) {
 	s.selected = max(0, min(s.selected, len(s.rows())-1))
 }
 
-// enter shows the endpoints of the selected service, or the details of the selected endpoint.
+// enter shows the selected service's endpoints, or the selected endpoint's details.
 func (s *screen) enter() {
 	rows := s.rows()
 	if len(rows) == 0 || s.endpoint != nil {
@@ -202,7 +202,7 @@ func (s *screen) View() tea.View {
 	return view
 }
 
-// text returns the content of the screen.
+// text returns the screen's content.
 func (s *screen) text() string {
 	if s.window.Last().At.IsZero() {
 		if s.err != nil {
@@ -253,8 +253,7 @@ func (s *screen) title() string {
 	return s.Paint(table.Cut(text, s.width), table.Bold)
 }
 
-// list returns the lines of the table, with as many rows around the selected row as fit on the
-// screen.
+// list returns the table's lines, with as many rows around the selected row as fit on the screen.
 func (s *screen) list() []string {
 	rows := s.rows()
 	if len(rows) == 0 {
@@ -304,7 +303,7 @@ func (s *screen) detail() []string {
 	return []string{s.endpoint.Address + " is gone"}
 }
 
-// lastLine returns the last line: the keys, or the filter while it is typed.
+// lastLine returns the last line: the keys, or the filter while the user types it.
 func (s *screen) lastLine() string {
 	if s.focus == onFilter {
 		return "/" + s.filter + "_"

@@ -24,7 +24,7 @@ type vipMove struct {
 	To   string     `json:"to"`
 }
 
-// vipGroup is a list of VIPs that move together: a single VIP, or all VIPs of a group.
+// vipGroup is a list of VIPs that move together: a single VIP, or all VIPs in a group.
 type vipGroup []ownedVIP
 
 // inGroups returns each owner's VIPs, in groups. It omits VIPs without an owner, and groups whose
@@ -47,8 +47,8 @@ func inGroups(vips []ownedVIP) map[string][]vipGroup {
 	return byOwner
 }
 
-// canMoveTo reports whether the VIPs can move to the node to, and prefer it at least as much as
-// their owner. A group has the preferences of its first VIP.
+// canMoveTo reports whether the VIPs can move to the node named in to, and prefer it at least as
+// much as their owner. A group has its first VIP's preferences.
 func (all vipGroup) canMoveTo(to string) bool {
 	first := &all[0]
 	return to != first.Owner && failover.Preferred(first.Prefer, to) <= failover.Preferred(first.Prefer, first.Owner) &&
@@ -57,7 +57,7 @@ func (all vipGroup) canMoveTo(to string) bool {
 
 // balanceMoves returns moves that balance VIPs by the nodes' weights. It moves VIPs as long as
 // their new owner will have fewer VIPs, in relation to its weight, than their old owner had. VIPs
-// of a group move together, and only to a node that they prefer at least as much.
+// in a group move together, and only to a node that they prefer at least as much.
 func balanceMoves(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
 	has := map[string]int{}
 	for _, v := range vips {
@@ -122,7 +122,7 @@ func balanceVIPs(c *cli.Call) error {
 	})
 }
 
-// standbyTimeout is the maximum time for a node on standby to hand over its VIPs.
+// standbyTimeout limits how long a node on standby may take to hand over its VIPs.
 const standbyTimeout = 10 * time.Second
 
 func takesPart(c *cli.Call, node string) (bool, error) {

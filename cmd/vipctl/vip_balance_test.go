@@ -12,7 +12,7 @@ import (
 )
 
 // TestDrainWithoutAnother drains the owner of a VIP that no other host can own. The drain must
-// succeed, and a message must mention that the VIP stays.
+// succeed, and a message must say that the VIP stays.
 func TestDrainWithoutAnother(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	put := func(key, text string) {

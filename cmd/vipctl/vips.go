@@ -66,7 +66,7 @@ type ownedVIP struct {
 	Ready []string          `json:"ready"`
 	Not   map[string]string `json:"not,omitempty"`
 	vipSettings
-	// Session is the owner's session, which the nodes of Jury confirm.
+	// Session is the owner's session, which the nodes in Jury confirm.
 	Session string   `json:"session,omitempty"`
 	Jury    []string `json:"jury,omitempty"`
 	// Move is a requested move that has not completed.
@@ -84,7 +84,7 @@ type vipSettings struct {
 	Services []string         `json:"services"`
 }
 
-// vipHistory is the part of a VIP that only describe shows.
+// vipHistory holds the information about a VIP that only describe shows.
 type vipHistory struct {
 	// Confirmed maps each juror to the age of its newest confirmation in seconds, if this host is
 	// the owner. The age is -1 if there is none.
@@ -95,8 +95,8 @@ type vipHistory struct {
 
 func (v *ownedVIP) name() string { return v.VIP.String() }
 
-// someVIPs reads the VIPs with hold = "one". If VRRP decides their owners, it asks the daemon of
-// this host; otherwise it reads etcd.
+// someVIPs reads the VIPs with hold = "one". If VRRP decides their owners, it asks this host's
+// daemon; otherwise it reads etcd.
 func someVIPs(c *cli.Call) (all []ownedVIP, err error) {
 	if c.OwnsByVRRP() {
 		all, _, err = vrrpVIPs(c)
@@ -157,7 +157,7 @@ func ownedVIPs(c *cli.Call) (all []ownedVIP, weights map[string]int, err error) 
 }
 
 // rankNodes sorts the nodes that could own each VIP, starting with the preferred node. It removes a
-// node with weight 0, unless the VIP prefers it, or it already owns VIPs of the group.
+// node with weight 0, unless the VIP prefers the node, or the node already owns VIPs in the group.
 func rankNodes(all []ownedVIP, weights map[string]int) {
 	owned := map[string]int{}
 	first, leader := map[string]*ownedVIP{}, map[string]string{} // keys are groups
@@ -293,11 +293,11 @@ func vips(c *cli.Call) *kind[ownedVIP] {
 	}
 }
 
-// noHost is printed if no vipd owner is registered.
+// noHost is the message if no vipd owner is registered.
 const noHost = "no host is allowed to own VIPs: set [ownership] enabled = true and run \"vipd owner\" (systemctl start vipd-owner)"
 
-// readVIPs calls show with the VIPs. After that it returns an error if one of the requested VIPs
-// has no owner.
+// readVIPs calls show with the VIPs. It then returns an error if one of the requested VIPs has no
+// owner.
 func readVIPs(c *cli.Call, show func([]ownedVIP) error) error {
 	all, weights, err := ownedVIPs(c)
 	if err == nil {

@@ -65,7 +65,7 @@ func vrrpVIP(o *api.Ownership, v *api.GroupVIP) ownedVIP {
 	return out
 }
 
-// lastChange returns the latest change of a group's state, or nil if none is known.
+// lastChange returns the latest change to a group's state, or nil if none is known.
 func lastChange(g *api.OwnerGroup) *api.GroupChange {
 	if len(g.Changes) == 0 {
 		return nil
@@ -107,7 +107,7 @@ func readVRRP(c *cli.Call, show func([]ownedVIP) error) error {
 	return nil
 }
 
-// moveByVRRP passes the group of a VIP to another host, and prints the new owner.
+// moveByVRRP passes a VIP's group to another host, and prints the new owner.
 func moveByVRRP(c *cli.Call, a netip.Addr) error {
 	if c.Flags.Bool("force") {
 		return cli.WrongUse("--force needs etcd: with VRRP, this host takes back a VIP that no other host takes over")
@@ -148,7 +148,7 @@ func moveByVRRP(c *cli.Call, a netip.Addr) error {
 	return owned(owner, elapsed, fmt.Sprintf("owned by %s after %s", owner, elapsed))
 }
 
-// groupHere returns the group of a VIP, or an error if this host does not own the VIP.
+// groupHere returns a VIP's group, or an error if this host does not own the VIP.
 func groupHere(o *api.Ownership, a netip.Addr) (*api.OwnerGroup, error) {
 	i := slices.IndexFunc(o.VIPs, func(v api.GroupVIP) bool { return v.VIP == a })
 	if i < 0 {
@@ -172,8 +172,8 @@ func groupHere(o *api.Ownership, a netip.Addr) (*api.OwnerGroup, error) {
 	return nil, fmt.Errorf("this host does not own %s, and the owner is unknown: this host is %s in %s", a, g.State, g.Name)
 }
 
-// handOver passes the group of a VIP to another host, and returns the host's address. If no other
-// host accepts the group, this host becomes the owner again, and handOver returns an error.
+// handOver passes a VIP's group to another host, and returns that host's address. If no other host
+// accepts the group, this host becomes the owner again, and handOver returns an error.
 func handOver(c *cli.Call, a netip.Addr, group string, limit time.Duration) (owner netip.Addr, err error) {
 	began := c.Now()
 	by := api.MoveRequest{By: operator(c), Reason: c.Flags.String("reason")}
@@ -217,7 +217,7 @@ func unableOwner(g *api.OwnerGroup, since time.Duration) (host netip.Addr) {
 	return host
 }
 
-// vrrpStandbyTimeout is the maximum time for a host to pass its groups to other hosts.
+// vrrpStandbyTimeout limits how long a host may take to pass its groups to other hosts.
 const vrrpStandbyTimeout = 10 * time.Second
 
 // standbyChange is the result of a request for standby. Owners maps the host's groups to their new
@@ -249,7 +249,7 @@ func standbyByVRRP(c *cli.Call, on bool, name string) error {
 // --force, it does not wait for other hosts. If on is false, it ends the standby.
 func setStandby(c *cli.Call, o *api.Ownership, on bool) (r standbyChange, err error) {
 	r = standbyChange{Node: o.Node, Standby: on, Changed: (o.Standby != nil) != on, Owners: map[string]netip.Addr{}}
-	vips := map[string]netip.Addr{} // a VIP of each group to hand over
+	vips := map[string]netip.Addr{} // one VIP from each group to hand over
 	for i := range o.Groups {
 		g := &o.Groups[i]
 		if !on || g.State != vrrp.Active || c.Flags.Bool("force") {
@@ -356,7 +356,7 @@ func nextStep(g *api.OwnerGroup) string {
 	return "it sends no adverts"
 }
 
-// routersTable lists the other routers of a group.
+// routersTable lists a group's other routers.
 func routersTable(g *api.OwnerGroup) *table.Table {
 	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "PRIORITY", Right: true}, table.Column{Title: "INTERVAL", Right: true},
 		table.Column{Title: "CHECKSUM"}, table.Column{Title: "LAST ADVERT", Right: true}, table.Column{Title: "VIPS"}, table.Column{Title: "DIFFERS"})

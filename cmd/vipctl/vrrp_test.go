@@ -36,7 +36,7 @@ func TestDrainWithoutVipd(t *testing.T) {
 }
 
 // TestStandbyOfOtherGroups puts a host on standby. Its vipd owner has a group that its vipd does
-// not have. The standby must be refused, and the error must name the fix.
+// not have. The standby must be refused, and the error must name the remedy.
 func TestStandbyOfOtherGroups(t *testing.T) {
 	c := &cli.Call{Flags: urfave.NewContext(nil, flag.NewFlagSet("node", flag.ContinueOnError), nil)}
 	o := api.Ownership{Node: "gw1", Groups: []api.OwnerGroup{{GroupStatus: vrrp.GroupStatus{Name: "main", State: vrrp.Active}}}}

@@ -43,8 +43,8 @@ printed. While etcd is unreachable, the command continues to wait.`,
 // waited is the result of a wait for a revision.
 type waited struct {
 	Revision int64 `json:"revision"`
-	// Applied lists the nodes that have applied the revision, Behind the nodes that have not, and
-	// Gone the nodes that left before they applied it.
+	// Applied lists the nodes that have applied the revision, Behind lists the nodes that have not,
+	// and Gone lists the nodes that left before they applied it.
 	Applied []string  `json:"applied"`
 	Behind  []laggard `json:"behind"`
 	Gone    []string  `json:"gone"`
@@ -106,8 +106,8 @@ func waitedFor(c *cli.Call) (*revisionWait, time.Duration, error) {
 	return v, timeout, nil
 }
 
-// applied prints that the revision is applied. It also prints the removed nodes, and the problems
-// of the other nodes.
+// applied prints that the revision is applied. It also prints which nodes left, and the other
+// nodes' problems.
 func applied(c *cli.Call, v *revisionWait) error {
 	if len(v.left) > 0 {
 		c.Note("no longer waiting for removed nodes: %s", strings.Join(v.left, ", "))
@@ -140,7 +140,7 @@ type watcher struct {
 }
 
 // repeatInterval is the minimum time between two lines. silentPolls is the number of initial polls
-// without a line, because nodes report once a second.
+// for which no line is printed, because nodes report once a second.
 const (
 	repeatInterval = 10 * time.Second
 	silentPolls    = 2
@@ -183,11 +183,11 @@ type lastSeen struct {
 	done bool
 }
 
-// absence is how long a missing node is awaited if it was not named. A node that restarts, or whose
-// lease expired during an outage, returns sooner.
+// absence is how long a missing node is awaited if the user did not name it. A node that restarts,
+// or whose lease expired during an outage, returns sooner.
 const absence = 15 * time.Second
 
-// laggard is a node that is still awaited, and the reason.
+// laggard is a node that is still awaited, with the reason.
 type laggard struct {
 	Node string `json:"node"`
 	// Revision is the revision that the node has applied, or 0 if it is unknown.
@@ -287,7 +287,7 @@ func left(lag []laggard) (n uint64) {
 	return n
 }
 
-// names lists the first nodes with their reasons, and counts the other nodes.
+// names lists the first nodes with their reasons, and counts the remaining nodes.
 func names(lag []laggard) string {
 	const maxNodes = 5
 	text := strings.Join(lists.Mapped(lag[:min(len(lag), maxNodes)], func(l laggard) string { return l.Node + " " + l.Why }), ", ")
@@ -297,8 +297,8 @@ func names(lag []laggard) string {
 	return text
 }
 
-// Nodes are polled at fleetInterval, because they report once a second. An outage of etcd that
-// lasts longer than fleetPatience ends the wait.
+// Nodes are polled at fleetInterval, because they report once a second. An etcd outage that lasts
+// longer than fleetPatience ends the wait.
 const (
 	fleetInterval = time.Second
 	fleetPatience = 5 * time.Minute
@@ -308,7 +308,7 @@ const (
 var errNoNode = errors.New("no node runs vipd: etcd has no node status under this prefix")
 
 // poll polls the nodes until none is awaited, and calls show with the awaited nodes. If it fails,
-// it also returns the nodes that are still awaited. It continues over short outages of etcd.
+// it also returns the nodes that are still awaited. Short etcd outages do not end the wait.
 func (v *revisionWait) poll(c *cli.Call, show func([]laggard)) (lag []laggard, err error) {
 	err = poll(c, pace{fleetInterval, fleetPatience}, func() (bool, error) {
 		nodes, err := c.Writer.Statuses(c)

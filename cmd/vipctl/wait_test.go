@@ -17,8 +17,7 @@ import (
 	"vipd/test/wait"
 )
 
-// awaitedText formats the nodes that a revisionWait still awaits, and the results of the other
-// nodes.
+// awaitedText formats the nodes that a revisionWait still awaits, and the other nodes' results.
 func awaitedText(v *revisionWait, lag []laggard) string {
 	var all []string
 	for _, l := range lag {
@@ -177,7 +176,7 @@ func TestWait(t *testing.T) {
 		t.Errorf("stdout = %q, want %q", l.out, want)
 	}
 
-	// The message of a timeout must name the nodes that lag behind.
+	// The timeout message must name the nodes that lag behind.
 	_, stderr, timeout := f.failsAfterTimeout("wait", "--revision", "42")
 	want := "vipctl: revision 42 is not applied on all nodes after " + timeout + ": gw1 is at revision 41, gw3 is at revision 41\n"
 	if !strings.HasSuffix(stderr, want) || timeout == shortest && stderr != want {
@@ -227,8 +226,8 @@ func (f *stage) waitForNodes(n int) {
 	})
 }
 
-// TestWaitForDeadNode stops a node. The node must be awaited until its absence is long enough, and
-// then be reported.
+// TestWaitForDeadNode stops a node. The wait must continue until the node has been absent for long
+// enough, and then report the node.
 func TestWaitForDeadNode(t *testing.T) {
 	f := newStage(t)
 	f.start("gw1", atRevision(41))
@@ -257,8 +256,8 @@ func TestWaitWithoutNodes(t *testing.T) {
 	}
 }
 
-// TestWaitThroughAnOutage stops etcd. A wait that has had an answer must outlast the outage. A wait
-// without an answer must fail after firstPatience.
+// TestWaitThroughAnOutage stops etcd. A wait that has already received an answer must continue
+// during the outage. A wait that has received no answer must fail after firstPatience.
 func TestWaitThroughAnOutage(t *testing.T) {
 	f := newStage(t)
 	one, two := f.start("gw1", atRevision(41)), f.start("gw2", atRevision(40))
@@ -300,8 +299,8 @@ func TestWaitInterrupted(t *testing.T) {
 	}
 }
 
-// TestNames formats up to seven awaited nodes. Only the first five may be named, and the others
-// must be counted.
+// TestNames formats up to seven awaited nodes. Only the first five may be named, and the remaining
+// nodes must be counted.
 func TestNames(t *testing.T) {
 	var lag []laggard
 	for i := range 7 {

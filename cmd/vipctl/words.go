@@ -63,8 +63,8 @@ func when(p *cli.Printer, t time.Time) string {
 	return ago(p, t)
 }
 
-// transferred formats the bytes of both directions. Both texts are empty if both counts are zero,
-// for example because bytes are not counted.
+// transferred formats the byte counts in both directions. Both texts are empty if both counts are
+// zero, for example because bytes are not counted.
 func transferred(in, out uint64) (inText, outText string) {
 	if in+out == 0 {
 		return "", ""
@@ -72,7 +72,7 @@ func transferred(in, out uint64) (inText, outText string) {
 	return rates.Bytes(in), rates.Bytes(out)
 }
 
-// stateStyle returns the style of a state or a verdict. It ignores any text after the first word.
+// stateStyle returns the style for a state or a verdict. It ignores any text after the first word.
 func stateStyle(text string) table.Style {
 	switch text, _, _ = strings.Cut(text, " "); text {
 	case string(balancer.Active), "applied", string(balancer.HealthUp):

@@ -41,7 +41,7 @@ type Client struct {
 	socket   string
 	http     *http.Client
 	patience time.Duration
-	work     time.Duration // the patience for changes
+	work     time.Duration // patience for changes
 }
 
 // NewClient returns a client of the daemon at socket. It does not connect yet.
@@ -112,7 +112,7 @@ func (c *Client) Override(ctx context.Context, q OverrideRequest) (r OverrideRes
 	return r, c.call(ctx, http.MethodPost, "/v1/overrides", q, &r)
 }
 
-// Check runs the health check of one endpoint once.
+// Check runs one endpoint's health check once.
 func (c *Client) Check(ctx context.Context, q CheckRequest) (r CheckResult, err error) {
 	return r, c.within(ctx, 0, http.MethodPost, "/v1/check", q, &r)
 }
@@ -289,8 +289,8 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	return fmt.Errorf("querying vipd at %s: %v; vipd might be restarting: try again, or set --socket to its socket", c.socket, err)
 }
 
-// permit returns the remedy for a user without permission. It never recommends joining the group
-// root.
+// permit returns the remedy for a user who may not use the socket. It never recommends joining the
+// group root.
 func permit(socket string) string {
 	if group := groupOf(socket); group != "" {
 		return "use sudo, or join the socket's group " + group + " and log in again"

@@ -54,7 +54,7 @@ func (c *Client) EachConnection(ctx context.Context, q dataplane.ConnectionQuery
 	return nil
 }
 
-// ConnectionEvent is an event of followed connections.
+// ConnectionEvent is an event in the answer to FollowConnections.
 type ConnectionEvent struct {
 	// Event is Following, Began, Ended or Missed.
 	Event      string      `json:"event"`

@@ -186,7 +186,7 @@ func (c *OwnerClient) Status(ctx context.Context) (*OwnerStatus, error) {
 	return c.ask(ctx, http.MethodGet, "/status", nil)
 }
 
-// Report reports VIPs to the owner, and returns its status.
+// Report reports VIPs to the owner, and returns the owner's status.
 func (c *OwnerClient) Report(ctx context.Context, report OwnerReport) (*OwnerStatus, error) {
 	text, err := json.Marshal(report)
 	if err != nil {

@@ -27,7 +27,7 @@ type Service struct {
 	Withdrawn []string   `json:"withdrawn,omitempty"`
 	Ports     []Port     `json:"ports"`
 	Endpoints []Endpoint `json:"endpoints"`
-	// Lookups lists the lookups of the service's endpoints.
+	// Lookups lists the lookups that find the service's endpoints.
 	Lookups []Lookup `json:"lookups,omitempty"`
 	// Frontends lists the frontends whose keys this service holds.
 	Frontends []Frontend         `json:"frontends"`

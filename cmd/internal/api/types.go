@@ -137,7 +137,7 @@ type Address struct {
 	// Silent reports whether this host holds the address as a real server of direct routing. vipd
 	// then serves nothing at this address.
 	Silent bool `json:"silent,omitempty"`
-	// Note describes a consequence or a problem.
+	// Note describes a consequence of how the VIP is held, or a problem.
 	Note string `json:"note,omitempty"`
 }
 

@@ -246,7 +246,6 @@ func socketWins(used []usedFlag) bool {
 	return named("socket") && !named("etcd")
 }
 
-// verbNamed finds a verb, or returns nil.
 func verbNamed(verbs []*Verb, name string) *Verb {
 	if at := slices.IndexFunc(verbs, func(v *Verb) bool { return v.Name == name }); at >= 0 {
 		return verbs[at]

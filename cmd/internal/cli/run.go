@@ -108,7 +108,7 @@ func WrongUse(format string, args ...any) error {
 // interruptedError means that Ctrl-C ended a wait. Its text says what is still unfinished.
 type interruptedError struct{ text string }
 
-// Error returns the message in one line, after the word "interrupted".
+// Error returns the message on one line, after the word "interrupted".
 func (e *interruptedError) Error() string { return "interrupted" + OneLine(e.text) }
 
 // Unwrap returns context.Canceled, the error of an interrupted context.

@@ -39,7 +39,7 @@ type Result struct {
 type Note struct {
 	// Line is the number of the line, from 1.
 	Line int
-	// Text is the text of the line.
+	// Text is the line as written in the configuration.
 	Text string
 	// Nearest describes vipd's behavior, or the nearest setting.
 	Nearest string

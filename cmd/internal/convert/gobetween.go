@@ -39,7 +39,7 @@ func (t table) text(name string) string {
 	return ""
 }
 
-// gobetweenAnswers returns notes about features of gobetween that vipd does not have.
+// gobetweenAnswers returns notes about gobetween features that vipd does not have.
 func gobetweenAnswers() []answer {
 	return []answer{
 		{"file", "servers defaults", ""},

@@ -21,8 +21,8 @@ const (
 	proxyWhy  = "works as a proxy, like the original program; in kernel modes, endpoints see the clients' addresses and must route replies through this host"
 )
 
-// haproxyAnswers returns notes about features of HAProxy that vipd does not have. Each server
-// option among them is followed by a value.
+// haproxyAnswers returns notes about HAProxy features that vipd does not have. Each server option
+// among them is followed by a value.
 func haproxyAnswers() []answer {
 	return []answer{
 		{"section", "backend defaults", ""},

@@ -18,7 +18,7 @@ type keepalived struct {
 	held map[netip.Addr]string
 }
 
-// keepalivedAnswers returns notes about features of keepalived that vipd does not have.
+// keepalivedAnswers returns notes about keepalived features that vipd does not have.
 func keepalivedAnswers() []answer {
 	return []answer{
 		{"file", "virtual_server_group", ""},

@@ -18,8 +18,8 @@ type kubernetes struct {
 	known             map[string]bool
 }
 
-// kubernetesAnswers returns notes about fields of a Service that vipd does not have. Fields with an
-// empty note are either converted or matter only to the cluster.
+// kubernetesAnswers returns notes about Service fields that have no equivalent in vipd. Fields with
+// an empty note are either converted or matter only to the cluster.
 func kubernetesAnswers() []answer {
 	return []answer{
 		{"spec", "type ports clusterIP clusterIPs externalIPs loadBalancerIP sessionAffinity sessionAffinityConfig externalTrafficPolicy " +

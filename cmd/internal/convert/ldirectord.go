@@ -37,7 +37,7 @@ type virtual struct {
 	proto balancer.Protocol
 }
 
-// ldirectordAnswers returns notes about directives of ldirectord that vipd does not have.
+// ldirectordAnswers returns notes about ldirectord directives that have no equivalent in vipd.
 func ldirectordAnswers() []answer {
 	const near = "the nearest equivalent is [hooks] on_health, one program for all services, or an alert on vipd's metrics"
 	return []answer{

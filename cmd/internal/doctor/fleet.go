@@ -8,8 +8,8 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// checkFleet checks whether etcd can be read and is protected by TLS, and whether the VIPs of
-// services from etcd are limited.
+// checkFleet checks whether etcd can be read and is protected by TLS, and whether the VIPs that
+// services from etcd may claim are restricted.
 func checkFleet(_ context.Context, o *observed) (found []Finding) {
 	if o.Config.Store.Kind != config.EtcdStore {
 		return

@@ -18,7 +18,7 @@ type Interface struct {
 	// Bridge reports whether the device is a Linux bridge.
 	Bridge bool
 	// OneWay lists the bridge's ports that have hairpin mode off. The bridge never sends a packet
-	// back through the port on which it arrived if that port is in OneWay.
+	// that arrived on one of these ports back through the same port.
 	OneWay []string
 	Addrs  []netip.Addr
 	// Networks lists the networks of the device's addresses, except loopback and link-local

@@ -8,7 +8,7 @@ import (
 	"vipd/balancer"
 )
 
-// Kind is the subject area of an event.
+// Kind is an event's subject area.
 type Kind string
 
 // These are the kinds of events.
