@@ -320,8 +320,8 @@ func (c *Client) bound(ctx context.Context, patience time.Duration) (context.Con
 	return ctx, &silence{patience: patience, timer: timer, cancel: cancel}
 }
 
-// restartingReader returns a reader of the answer that restarts the timer. From then on, patience
-// limits the wait for each part of the answer.
+// restartingReader returns a reader for the answer that restarts the timer whenever data arrives.
+// From then on, patience limits the wait for each part of the answer.
 func (s *silence) restartingReader(body io.Reader) io.Reader {
 	if s == nil {
 		return body
@@ -330,7 +330,7 @@ func (s *silence) restartingReader(body io.Reader) io.Reader {
 	return s
 }
 
-// Read reads the next part of the answer. The time between calls does not count.
+// Read reads the next part of the answer. The time between calls does not count as silence.
 func (s *silence) Read(p []byte) (int, error) {
 	s.timer.Reset(s.patience)
 	defer s.timer.Stop()

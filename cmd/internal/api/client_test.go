@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// served starts an HTTP server that calls answer for each request, in place of a daemon. It returns
-// a client of this server. patience is how long the client waits for data.
+// served starts an HTTP server instead of a daemon. The server calls answer for each request.
+// served returns a client of this server. patience is how long the client waits for data.
 func served(t *testing.T, patience time.Duration, answer http.HandlerFunc) *Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "d.sock")
@@ -104,7 +104,7 @@ func TestSlowDaemon(t *testing.T) {
 	}
 }
 
-// TestInterruptedQuestion cancels the context of a request. The error must be context.Canceled.
+// TestInterruptedQuestion cancels a request's context. The error must be context.Canceled.
 func TestInterruptedQuestion(t *testing.T) {
 	asked := make(chan struct{})
 	c := served(t, time.Minute, func(_ http.ResponseWriter, r *http.Request) {

@@ -1,5 +1,5 @@
-// Package api defines the protocol between vipctl and vipd: the types of HTTP requests and JSON
-// bodies on the daemon's Unix socket, and a client. The daemon serves this protocol. Every vipctl
+// Package api defines the protocol between vipctl and vipd, and provides a client: HTTP requests
+// with JSON bodies over the daemon's Unix socket. The daemon serves this protocol. Every vipctl
 // verb that needs a running daemon uses Client.
 //
 //	GET    /v1/status
@@ -14,5 +14,5 @@
 //	GET    /v1/events?since=SEQ&kind=KIND&service=NAME      EventPages, a line of JSON each; with &follow=1 later events also
 //	                                                        follow, until the caller disconnects
 //
-// A failed request is answered with an HTTP status and an Error as the body.
+// The answer to a failed request has an HTTP error status, and an Error as the body.
 package api

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestPermissionAdvice explains a permission error for sockets of several groups. The message must
-// name the group, unless it is root.
+// TestPermissionAdvice explains permission errors for sockets that belong to several groups. The
+// message must name the group, unless it is root.
 func TestPermissionAdvice(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to change the group of files")

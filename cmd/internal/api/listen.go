@@ -5,7 +5,7 @@ import (
 	"net"
 )
 
-// Listen opens a Unix socket of the network "unix" or "unixpacket". Until the socket's mode is
+// Listen listens on a Unix socket. network is "unix" or "unixpacket". Until the socket's mode is
 // changed, only this user and root can connect to it. On Linux this is true from the start,
 // regardless of the umask.
 func Listen(network, path string) (*net.UnixListener, error) {

@@ -15,8 +15,8 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// These are the names of sockets in run_dir: the socket of "vipd owner", and the socket through
-// which vipd hands over to a vipd that is started with --replace.
+// These are the names of two sockets in run_dir: vipd owner's socket, and the socket through which
+// vipd hands over to a vipd that is started with --replace.
 const (
 	OwnerSocket    = "owner.sock"
 	HandoverSocket = "handover.sock"
@@ -27,7 +27,7 @@ type OwnedVIP struct {
 	Prefer  []string      `json:"prefer,omitempty"`
 	Preempt time.Duration `json:"preempt,omitempty"`
 	Group   string        `json:"group,omitempty"`
-	// Cannot is the reason why vipd could not serve the VIP on this host now, or "".
+	// Cannot is the reason why vipd can't currently serve the VIP on this host, or "".
 	Cannot string `json:"cannot,omitempty"`
 	// Serves reports whether a service uses the VIP. KeepsSource reports whether endpoints see
 	// clients' addresses, so replies must return through the owner.
@@ -38,10 +38,10 @@ type OwnedVIP struct {
 // OwnerReport is the report that vipd sends to vipd owner each second: POST /vips.
 type OwnerReport struct {
 	VIPs map[netip.Addr]OwnedVIP `json:"vips"`
-	// Grace is the maximum time without a report before vipd counts as failed.
+	// Grace is how long vipd may send no report before it counts as failed.
 	Grace time.Duration `json:"grace"`
-	// Standby reports whether an operator wants this host to own no VIPs. If etcd decides, the
-	// owner reads this from etcd.
+	// Standby reports whether an operator wants this host to own no VIPs. If etcd decides who owns
+	// VIPs, vipd owner reads this from etcd instead.
 	Standby bool `json:"standby,omitempty"`
 }
 
@@ -69,7 +69,7 @@ type OwnerStatus struct {
 	// Confirmed maps each juror to the age of its newest confirmation in seconds, or -1 if there is
 	// none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
-	// VRRP is the state of the groups, or nil if etcd decides.
+	// VRRP is the state of the VRRP groups, or nil if etcd decides who owns VIPs.
 	VRRP *vrrp.Status `json:"vrrp,omitempty"`
 	// RouterIDs lists the IDs of other VRRP routers on this host's LANs, except its own groups'
 	// IDs.
@@ -82,7 +82,8 @@ type OwnerStatus struct {
 	// their juries (the hosts that judge whether they are alive) respond. It maps each of these
 	// hosts to the silent members of its jury. A host belongs to its own jury.
 	Waiting map[string][]string `json:"waiting,omitempty"`
-	// Peers lists the other hosts, once for each network on which their heartbeats are expected.
+	// Peers lists the other hosts. A host is listed once for each network on which its heartbeats
+	// are expected.
 	Peers []OwnerPeer `json:"peers,omitempty"`
 	// Unplaced lists VIPs that are not in any network of this host's devices.
 	Unplaced []netip.Addr `json:"unplaced,omitempty"`
@@ -126,7 +127,7 @@ type OwnerPeer struct {
 
 // Histogram counts values by HistogramBounds.
 type Histogram struct {
-	// Counts holds the number of values up to each bound, Count is the number of all values, and
+	// Counts holds the number of values up to each bound. Count is the number of all values, and
 	// Sum is their sum.
 	Counts [buckets]uint64 `json:"counts"`
 	Count  uint64          `json:"count"`

@@ -19,7 +19,7 @@ type Service struct {
 	// Check holds the rules of the service's only or first health check. It is nil if there is
 	// none.
 	Check *CheckRules `json:"check,omitempty"`
-	// Checks holds the rules of the health checks if there are several.
+	// Checks holds the rules of all health checks if there are several.
 	Checks []CheckRules `json:"checks,omitempty"`
 	VIPs   []string     `json:"vips"`
 	// Withdrawn lists the VIPs that this host does not hold because no endpoint of their services
@@ -48,7 +48,7 @@ type Lookup struct {
 	Failure   string `json:"failure,omitempty"`
 }
 
-// LookupsOf returns the lookups of a service, sorted.
+// LookupsOf returns a service's lookups, sorted.
 func LookupsOf(s *balancer.Service, in *balancer.Inputs) (all []Lookup) {
 	for _, l := range slices.SortedFunc(maps.Keys(balancer.LookupsOf(s, in)), balancer.Lookup.Compare) {
 		one := Lookup{Kind: l.Kind, Name: l.String()}
@@ -96,7 +96,7 @@ func RulesOf(s *balancer.Service) (first *CheckRules, all []CheckRules) {
 	return &all[0], all
 }
 
-// Port is one port of a service.
+// Port is one of a service's ports.
 type Port struct {
 	Name       string             `json:"name,omitempty"`
 	Port       balancer.PortRange `json:"port"`
@@ -117,9 +117,9 @@ type Port struct {
 // Endpoint is a service's endpoint at one of the service's ports, with its definition and state.
 type Endpoint struct {
 	Service balancer.Name `json:"service"`
-	// Address is the target of connections, as ADDRESS:PORT. For a range of ports, PORT is the
-	// first port, which identifies the endpoint, and TargetPorts is the range. Otherwise
-	// TargetPorts is 0.
+	// Address is the target of connections, as ADDRESS:PORT. For a port range, PORT is the first
+	// port, which identifies the endpoint, and TargetPorts is the range. Otherwise TargetPorts is
+	// 0.
 	Address     string             `json:"address"`
 	TargetPorts balancer.PortRange `json:"target_ports,omitzero"`
 	// Name is the endpoint's DNS name, if a lookup found the address.
@@ -173,7 +173,7 @@ func RangeFrom(first uint16, p *balancer.Port) balancer.PortRange {
 	return balancer.NewPortRange(first, first+uint16(p.Port.Len()-1))
 }
 
-// placeOf replaces the port of an address with a range, unless the range is 0.
+// placeOf replaces an address's port with a port range, unless the range is 0.
 func placeOf(address string, ports balancer.PortRange) string {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil || !ports.IsRange() {
@@ -242,7 +242,7 @@ type Frontend struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Backend is one backend of a frontend.
+// Backend is one of a frontend's backends.
 type Backend struct {
 	Address string                `json:"address"`
 	State   balancer.BackendState `json:"state"`

@@ -35,7 +35,7 @@ type ServiceTraffic struct {
 	Active uint64 `json:"active"`
 	Up     int    `json:"up"`
 	Of     int    `json:"of"`
-	// Ports holds each port's numbers of endpoints.
+	// Ports holds the numbers of endpoints for each port.
 	Ports Use `json:"ports,omitempty"`
 	// Endpoints is set only if it was requested.
 	Endpoints []EndpointTraffic `json:"endpoints,omitempty"`
@@ -51,7 +51,7 @@ type EndpointTraffic struct {
 	Weight      int                   `json:"weight"`
 	Active      uint64                `json:"active"`
 	Connections uint64                `json:"connections"`
-	// Unanswered is the same count as in [Endpoint].
+	// Unanswered has the same meaning as in [Endpoint].
 	Unanswered uint64 `json:"unanswered"`
 }
 

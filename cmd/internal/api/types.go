@@ -31,7 +31,7 @@ type Status struct {
 	Services  int  `json:"services"`
 	Frontends int  `json:"frontends"`
 	Endpoints int  `json:"endpoints"`
-	// Health counts the results of checks.
+	// Health summarizes the results of health checks.
 	Health HealthCount `json:"health"`
 	// Overrides is the number of endpoints, or services' addresses, with a manual override such as
 	// a drain. ByHand lists the first of these overrides.
@@ -94,10 +94,10 @@ type Mode struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// Store is the source of services and its state.
+// Store describes the source of services, and its state.
 type Store struct {
 	Kind string `json:"kind"`
-	// Place is the file, the directory, or the endpoints of etcd.
+	// Place is the file, the directory, or etcd's endpoints.
 	Place     string `json:"place"`
 	Connected bool   `json:"connected"`
 	// EverRead reports whether the source has been read since the daemon started. If not, there is
@@ -107,9 +107,9 @@ type Store struct {
 	Revision int64  `json:"revision"`
 }
 
-// Sync is the progress of the dataplane.
+// Sync describes the dataplane's progress.
 type Sync struct {
-	// Wanted and Applied are revisions of the store.
+	// Wanted and Applied are store revisions.
 	Wanted  int64 `json:"wanted"`
 	Applied int64 `json:"applied"`
 	// Pending is the number of frontends that are not applied yet. Failing is the number of
@@ -128,13 +128,13 @@ type Sync struct {
 // Address is a VIP on this node.
 type Address struct {
 	Address string `json:"address"`
-	// Held is the holder: the interface on which vipd holds the address, "host" if it is an address
-	// of the host, or "none".
+	// Held is where the address is: the interface on which vipd holds it, "host" if it is one of
+	// the host's own addresses, or "none".
 	Held string `json:"held"`
 	// Owned reports whether only one host at a time holds the VIP (hold = "one"). If Held is
 	// "host", this host holds it.
 	Owned bool `json:"owned,omitempty"`
-	// Silent reports whether this host holds the address as a real server of direct routing. vipd
+	// Silent reports whether this host holds the address as a real server for direct routing. vipd
 	// then serves nothing at this address.
 	Silent bool `json:"silent,omitempty"`
 	// Note describes a consequence of how the VIP is held, or a problem.
@@ -171,7 +171,7 @@ type ReloadChanges struct {
 // ReloadFlag modifies a reload.
 type ReloadFlag string
 
-// These are the flags of a reload.
+// These are the flags for a reload.
 const (
 	// ReloadAllowEmpty accepts an empty main file.
 	ReloadAllowEmpty ReloadFlag = "allow_empty"
@@ -194,8 +194,8 @@ type Difference struct {
 
 // OverrideRequest requests overrides for one endpoint, or for all endpoints on a node.
 type OverrideRequest struct {
-	// Service and Address select endpoints of a service by ADDRESS or ADDRESS:PORT. Node selects
-	// all endpoints on a node.
+	// Service and Address select a service's endpoints by ADDRESS or ADDRESS:PORT. Node selects all
+	// endpoints on a node.
 	Service balancer.Name `json:"service,omitempty"`
 	Address string        `json:"address,omitempty"`
 	Node    string        `json:"node,omitempty"`
@@ -214,7 +214,7 @@ type OverrideRequest struct {
 	Force bool `json:"force,omitempty"`
 }
 
-// OverrideResult is the result of an override.
+// OverrideResult is the result of an OverrideRequest.
 type OverrideResult struct {
 	// Targets lists the affected endpoints, as SERVICE/ADDRESS.
 	Targets []OverrideTarget `json:"targets"`
@@ -240,7 +240,7 @@ type EventPage struct {
 	Next uint64 `json:"next"`
 }
 
-// CheckRequest requests a single health check of an endpoint.
+// CheckRequest requests a single health check of one endpoint.
 type CheckRequest struct {
 	Service balancer.Name `json:"service"`
 	// Address is ADDRESS, or ADDRESS:PORT if the endpoint is checked at several ports.
@@ -293,7 +293,7 @@ type Explanation struct {
 	Live *Live `json:"live,omitempty"`
 }
 
-// Live is a connection that the daemon opened from its node.
+// Live describes a connection that the daemon opened from its node.
 type Live struct {
 	Client netip.AddrPort `json:"client,omitzero"`
 	// Endpoint is the connection's endpoint. State is the connection's state, as the mode reports

@@ -8,7 +8,7 @@ import (
 	"vipd/balancer"
 )
 
-// PortUse counts the endpoints of a port.
+// PortUse counts a port's endpoints.
 type PortUse struct {
 	// Port is the port's name. It is "" if the service has only one port and that port has no name.
 	Port string `json:"port,omitempty"`
@@ -48,7 +48,7 @@ func (u *Use) Count(port string, up bool) {
 	}
 }
 
-// At returns the counts of one port.
+// At returns one port's counts.
 func (u Use) At(port string) PortUse {
 	for _, p := range u {
 		if p.Port == port {
@@ -58,7 +58,7 @@ func (u Use) At(port string) PortUse {
 	return PortUse{Port: port}
 }
 
-// Worst returns the counts of the port with the fewest endpoints that get new connections.
+// Worst returns the counts for the port with the fewest endpoints that get new connections.
 func (u Use) Worst() (up, of int) {
 	for i, p := range u {
 		if i == 0 || p.Up < up || p.Up == up && p.Of > of {

@@ -15,7 +15,7 @@ type Ownership struct {
 	Node string `json:"node"`
 	// Standby is an operator's request that this host own no VIPs, or nil.
 	Standby *Standby `json:"standby,omitempty"`
-	// Unknown is the reason why the state of the groups is unknown, or "".
+	// Unknown is the reason why the groups' state is unknown, or "".
 	Unknown string       `json:"unknown,omitempty"`
 	Groups  []OwnerGroup `json:"groups"`
 	VIPs    []GroupVIP   `json:"vips"`
@@ -36,7 +36,7 @@ type OwnerGroup struct {
 	Changes []GroupChange `json:"changes,omitempty"`
 }
 
-// GroupChange is a change to the state of a VRRP group.
+// GroupChange is a change to a VRRP group's state.
 type GroupChange struct {
 	At   time.Time  `json:"at"`
 	From vrrp.State `json:"from"`
@@ -46,7 +46,7 @@ type GroupChange struct {
 	Text string `json:"text"`
 }
 
-// GroupVIP is a VIP of a group.
+// GroupVIP is a VIP in a VRRP group.
 type GroupVIP struct {
 	VIP   netip.Addr `json:"vip"`
 	Group string     `json:"group,omitempty"`
@@ -74,7 +74,7 @@ type StandbyRequest struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// MoveRequest names the operator of a move, and the reason: POST /v1/vips/VIP/move.
+// MoveRequest names the operator who moves a VIP, and the reason: POST /v1/vips/VIP/move.
 type MoveRequest struct {
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`

@@ -29,7 +29,7 @@ type commandLine struct {
 	SocketWins bool
 }
 
-// parse finds the verb, the flags and the arguments of a command line.
+// parse finds the verb, the flags and the arguments on a command line.
 func parse(ctx context.Context, verbs []*Verb, typed []string) (*commandLine, error) {
 	line, v := &commandLine{}, verbIn(verbs, typed)
 	args, used, marked := scan(typed, flagsWithValue(verbs, v))
@@ -139,8 +139,8 @@ func flagsWithValue(verbs []*Verb, v *Verb) map[string]bool {
 }
 
 // verbIn returns the verb on a command line, or nil. A word is the verb if it is the first argument
-// when the line is parsed with the verb's flags. For example, -f has a value for apply, but not for
-// events. If several words qualify, the last word is the verb.
+// when the line is parsed with that verb's flags. For example, -f has a value for apply, but not
+// for events. If several words qualify, the last word is the verb.
 func verbIn(verbs []*Verb, typed []string) *Verb {
 	for _, word := range slices.Backward(typed) {
 		v := verbNamed(verbs, word)
@@ -253,7 +253,7 @@ func verbNamed(verbs []*Verb, name string) *Verb {
 	return nil
 }
 
-// verbNames returns the names of the verbs that help shows.
+// verbNames returns the names of the verbs that the help lists.
 func verbNames(verbs []*Verb) (names []string) {
 	for _, v := range verbs {
 		if !v.Hidden() {

@@ -17,9 +17,9 @@ import (
 	"vipd/store/etcd"
 )
 
-// World is the environment of a process: its streams, its clock and its privileges.
+// World is a process's environment: its streams, its clock and its privileges.
 type World struct {
-	// These are the streams and the clock of the process.
+	// These are the process's streams and clock.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
@@ -44,10 +44,10 @@ type Call struct {
 	Args []string
 	// Verb is the verb that is running.
 	Verb *Verb
-	// verbs lists all verbs of the program.
+	// verbs lists all of the program's verbs.
 	verbs []*Verb
-	// Daemon is the connection to the daemon of this host, and Writer is the connection to etcd.
-	// They are nil until [Call.Client] and [Call.Etcd] are called. Members lists etcd's URLs.
+	// Daemon is the connection to this host's daemon, and Writer is the connection to etcd. They
+	// are nil until [Call.Client] and [Call.Etcd] are called. Members lists etcd's URLs.
 	Daemon  *api.Client
 	Writer  *etcd.Store
 	Members []string
@@ -84,7 +84,7 @@ func (c *Call) close() {
 	}
 }
 
-// Argument returns argument n, or "" if there are fewer.
+// Argument returns argument n, or "" if there are not that many arguments.
 func (c *Call) Argument(n int) string {
 	if n < len(c.Args) {
 		return c.Args[n]

@@ -70,8 +70,8 @@ func (c *Call) whyAbsent(socket string, unread error) string {
 	return ""
 }
 
-// readPart decodes a configuration file into the fields of into. It ignores mistakes in other parts
-// of the file, so vipctl can still find the daemon and etcd.
+// readPart decodes a configuration file into the struct that into points to. It ignores mistakes in
+// other parts of the file, so vipctl can still find the daemon and etcd.
 func readPart(file string, into any) error {
 	text, err := tomlfile.ReadFile(file)
 	if err == nil {
@@ -88,7 +88,7 @@ type socketConfig struct {
 }
 
 // Socket returns the path of the daemon's socket from the flag, the environment or the
-// configuration, or else the default path. It reads only the lines of the configuration that name a
+// configuration, or else the default path. It reads only the configuration lines that name a
 // socket, so it ignores mistakes in other lines.
 func (c *Call) Socket() (string, error) {
 	if s := c.Flags.String("socket"); s != "" {

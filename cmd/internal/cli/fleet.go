@@ -16,7 +16,7 @@ import (
 )
 
 // fleetFlags configure the connection to etcd. All other settings come from [etcd] in the
-// configuration. There is no flag for the password itself, because every user of the host can read
+// configuration. There is no flag for the password itself, because every user on the host can read
 // command lines.
 func fleetFlags() []urfave.Flag {
 	return []urfave.Flag{
@@ -46,13 +46,13 @@ func (c *Call) Etcd() (*etcd.Store, error) {
 	return c.Writer, nil
 }
 
-// NamesEtcd reports whether the command line or the environment names an etcd. If so, verbs that
-// would otherwise use the daemon also use etcd. A socket on the command line overrides an etcd
+// NamesEtcd reports whether the command line or the environment names an etcd cluster. If so, verbs
+// that would otherwise use the daemon also use etcd. A socket on the command line overrides an etcd
 // address from the environment.
 func (c *Call) NamesEtcd() bool { return c.Flags.String("etcd") != "" && !c.socketWins }
 
-// StoresInEtcd reports whether services are in etcd: either a flag or the environment names an
-// etcd, or the configuration selects it.
+// StoresInEtcd reports whether services are in etcd: either a flag or the environment names an etcd
+// cluster, or the configuration selects etcd.
 func (c *Call) StoresInEtcd() bool {
 	if c.NamesEtcd() {
 		return true
@@ -61,7 +61,7 @@ func (c *Call) StoresInEtcd() bool {
 	return err == nil && conf.Store.Kind == config.EtcdStore
 }
 
-// OverridesInEtcd reports whether overrides of services in etcd are written to etcd.
+// OverridesInEtcd reports whether overrides for services in etcd are written to etcd.
 func (c *Call) OverridesInEtcd() bool {
 	return c.NamesEtcd() || c.Flags.String("socket") == "" && c.StoresInEtcd()
 }
@@ -87,7 +87,7 @@ func (c *fleetConfig) byVRRP() bool {
 }
 
 // OwnsByVRRP reports whether VRRP decides which host owns a VIP, according to the configuration. It
-// returns false if an etcd is named.
+// returns false if a flag or the environment names an etcd cluster.
 func (c *Call) OwnsByVRRP() bool {
 	if c.NamesEtcd() {
 		return false

@@ -24,7 +24,7 @@ const (
 	FormName  = "name"
 )
 
-// Printer writes the output of a verb in the requested format.
+// Printer writes a verb's output in the requested format.
 type Printer struct {
 	World
 	// Format is the output format, one of the verb's formats.
@@ -127,7 +127,7 @@ func (p *Printer) Encode(v any, indent string) (string, error) {
 	return p.Remake(doc.Content[0])
 }
 
-// Paint colors a text if stdout may have colors.
+// Paint colors text if stdout may have colors.
 func (p *Printer) Paint(text string, s table.Style) string {
 	if !p.Color {
 		return text
@@ -138,7 +138,7 @@ func (p *Printer) Paint(text string, s table.Style) string {
 // Say writes a sentence to stderr that is not part of the output.
 func (p *Printer) Say(format string, args ...any) { fmt.Fprintf(p.Stderr, format+"\n", args...) }
 
-// Note writes a message of vipctl to stderr, in addition to the output.
+// Note writes a message from vipctl to stderr, in addition to the output.
 func (p *Printer) Note(format string, args ...any) {
 	fmt.Fprintf(p.Stderr, "vipctl: %s\n", table.Line(OneLine(fmt.Sprintf(format, args...))))
 }
@@ -151,8 +151,8 @@ func (p *Printer) Hint(format string, args ...any) {
 // These formats are derived from a verb's JSON. Each verb with -o json supports them.
 const (
 	formYAML = "yaml"
-	// formPath is the start of a template in kubectl's syntax: a text in which {PATH} is replaced
-	// with the result of JSONPath.
+	// formPath is the start of a template in kubectl's syntax: text in which {PATH} is replaced
+	// with the result of a JSONPath expression.
 	formPath = "jsonpath="
 )
 
@@ -183,7 +183,7 @@ func (p *Printer) choose(v *Verb, form string) error {
 	return nil
 }
 
-// asYAML formats a YAML document. It keeps the order of the fields.
+// asYAML formats a YAML document. It preserves the fields' order.
 func asYAML(doc *yaml.Node) (string, error) {
 	plain(doc)
 	b := bytes.NewBufferString("---\n")
@@ -195,7 +195,7 @@ func asYAML(doc *yaml.Node) (string, error) {
 	return b.String(), e.Close()
 }
 
-// plain removes the brackets and quotation marks of JSON from a document. Empty values keep their
+// plain removes JSON's brackets and quotation marks from a document. Empty values keep their
 // brackets.
 func plain(n *yaml.Node) {
 	if n.Kind == yaml.ScalarNode || len(n.Content) > 0 {

@@ -83,7 +83,8 @@ func parseParts(text string, inRange bool) (t template, rest string, err error) 
 	return t, "", nil
 }
 
-// closing returns the index of the } that ends a path, or -1. It ignores } in quotation marks.
+// closing returns the index of the } that ends a path, or -1 if there is none. It ignores } in
+// quotation marks.
 func closing(text string) int {
 	quote := rune(0)
 	for i, r := range text {

@@ -17,7 +17,7 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// DefaultFile is the default configuration file of the daemon and vipctl.
+// DefaultFile is the default configuration file for the daemon and vipctl.
 const DefaultFile = "/etc/vipd/vipd.toml"
 
 // Config is the daemon's own part of vipd.toml. Paths are absolute unless the file itself was given
@@ -82,7 +82,7 @@ const (
 // Values lists the valid values.
 func (ModeName) Values() []string { return balancer.ModeNames() }
 
-// StoreKind is the kind of source from which services are read.
+// StoreKind is the kind of store from which services are read.
 type StoreKind string
 
 // These are the kinds of stores.
@@ -94,7 +94,7 @@ const (
 // Values lists the valid values.
 func (StoreKind) Values() []string { return []string{"file", "etcd"} }
 
-// Intercept is a method by which userspace mode intercepts traffic.
+// Intercept is a method that userspace mode uses to intercept traffic.
 type Intercept string
 
 // These are the interception methods.
@@ -197,7 +197,8 @@ type Direct struct {
 // Health limits health checks.
 type Health struct {
 	AllowExec bool `toml:"allow_exec"`
-	// TLSDir is the directory of the TLS files that health checks of services from etcd may use.
+	// TLSDir is the directory with the TLS files that health checks may use if their services come
+	// from etcd.
 	TLSDir string `toml:"tls_dir"`
 }
 
@@ -249,15 +250,15 @@ type API struct {
 type Ownership struct {
 	// Enabled reports whether this host may own VIPs and takes part in choosing owners.
 	Enabled bool `toml:"enabled"`
-	// By is the protocol that chooses the owner of a VIP. If empty, it is etcd if services are in
-	// etcd, and otherwise VRRP.
+	// By is the protocol that chooses a VIP's owner. If empty, it is etcd if services are in etcd,
+	// and otherwise VRRP.
 	By OwnerBy `toml:"by"`
 	// VRRP maps names to VIP groups. It is empty unless VRRP chooses owners.
 	VRRP map[string]VRRP `toml:"vrrp"`
 	// ReachTakes reports whether a VRRP backup takes over from a silent owner only if an address in
 	// Reach answers.
 	ReachTakes bool `toml:"reach_takes"`
-	// Weight determines this host's share of the VIPs, relative to the weights of other hosts. With
+	// Weight determines this host's share of the VIPs, relative to other hosts' weights. With
 	// weight 0, the host owns only VIPs that prefer it or are moved to it.
 	Weight int `toml:"weight" range:"0,65535"`
 	// Interfaces lists the devices for owned VIPs. If empty, a VIP is on the device whose network
@@ -342,8 +343,8 @@ func Default() Config {
 	}
 }
 
-// Decode decodes the daemon's part of a document, and returns all problems, including a section
-// services or vips that is not a table. A field that can't be decoded keeps its default.
+// Decode decodes the daemon's part of a document, and returns all problems, including a "services"
+// or "vips" section that is not a table. A field that can't be decoded keeps its default.
 func Decode(d store.Document) (Config, []balancer.Problem) {
 	c := Default()
 	problems := tomlfile.Sections(d)

@@ -116,7 +116,7 @@ func randomEdit(r *rand.Rand, files []string) edit {
 
 func (e edit) apply(text string) string { return text[:e.from] + e.text + text[e.to:] }
 
-// String describes the edit for failure texts.
+// String describes the edit in failure messages.
 func (e edit) String() string {
 	return fmt.Sprintf("file %d: %d to %d become %q", e.file, e.from, e.to, e.text)
 }

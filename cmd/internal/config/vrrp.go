@@ -14,7 +14,7 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// OwnerBy is the protocol with which the hosts choose the owner of a VIP with hold = "one".
+// OwnerBy is the protocol that the hosts use to choose the owner of a VIP with hold = "one".
 type OwnerBy string
 
 // These are the protocols. The zero value selects a protocol by the kind of store (see
@@ -277,7 +277,7 @@ type VRRPGroup struct {
 }
 
 // VRRPGroups assigns the VIPs with hold = "one" to the VRRP groups, and returns the groups sorted
-// by name. It omits groups without VIPs or with an error.
+// by name. It omits groups that have no VIPs or contain an error.
 func (c *Config) VRRPGroups(vips snap.Map[netip.Addr, *balancer.VIP]) ([]VRRPGroup, []balancer.Problem) {
 	return c.vrrpGroups(vips, func(*VRRPGroup) {})
 }

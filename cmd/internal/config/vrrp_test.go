@@ -17,7 +17,7 @@ func vrrpTable(more string) string {
 }
 
 // TestVRRPGroupInvalid loads configurations with at most one mistake each. The problem must name
-// the line and the fix.
+// the line and the remedy.
 func TestVRRPGroupInvalid(t *testing.T) {
 	for text, want := range map[string]string{
 		"[ownership]\nenabled = true":                                        `vipd.toml:2: ownership.enabled: needs a table [ownership.vrrp.NAME], or store.kind = "etcd"`,

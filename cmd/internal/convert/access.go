@@ -16,7 +16,7 @@ type accessRule struct {
 }
 
 const (
-	// maxTurns is the maximum number of times that the rules alternate between accepting and
+	// maxTurns is the maximum number of times that the rules may alternate between accepting and
 	// refusing.
 	maxTurns = 256
 	// maxRanges is the maximum length of source_ranges.

@@ -7,7 +7,7 @@ import (
 
 // answer is a note about configuration words that have no exact equivalent in vipd.
 type answer struct {
-	// in is the kind of line in which the words occur. "" means the first word of a statement.
+	// in is the kind of line on which the words occur. "" means the first word of a statement.
 	in string
 	// words lists the words, separated by spaces. "*" means every word on this kind of line that
 	// has no answer of its own.

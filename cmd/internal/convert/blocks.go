@@ -52,16 +52,16 @@ func (d *draft) disableDoubted(s *service, doubtful []*statement) {
 	}
 }
 
-// sourceLine is a line of a configuration after the replacement of variables.
+// sourceLine is a configuration line in which variables have been replaced.
 type sourceLine struct {
 	text string
-	// line is the number of the line in the origin.
+	// line is the line's number in the origin.
 	line int
 	// doubt is the doubt about all statements on the line, or "".
 	doubt string
 }
 
-// sourceLines returns the unchanged lines of the origin.
+// sourceLines returns the origin's lines unchanged.
 func (d *draft) sourceLines() []sourceLine {
 	out := make([]sourceLine, len(d.lines))
 	for i, text := range d.lines {
@@ -189,7 +189,7 @@ func (b *blocks) block(n *statement, line, depth int) {
 	}
 }
 
-// skipBlock skips to the closing brace of a block.
+// skipBlock skips to a block's closing brace.
 func (b *blocks) skipBlock() {
 	for depth := 1; depth > 0; {
 		switch _, kind := b.token(); kind {
@@ -237,8 +237,8 @@ func (b *blocks) skipLine() {
 	}
 }
 
-// quoted reads text in quotes. In keepalived's files, the text ends at the end of the line. In
-// nginx's files, it may span several lines.
+// quoted reads text in quotes. In keepalived's files, the text ends with the line. In nginx's
+// files, it may span several lines.
 func (b *blocks) quoted(quote byte) string {
 	start := b.line().line
 	var out strings.Builder
@@ -288,7 +288,7 @@ func (b *blocks) bare() string {
 	return b.text[start:b.at]
 }
 
-// skipLua skips a Lua program and the brace that ends its block. It reports whether it found that
+// skipLua skips a Lua program and the brace that closes its block. It reports whether it found that
 // brace.
 func (b *blocks) skipLua() bool {
 	for depth := 1; b.at < len(b.text); b.at++ {

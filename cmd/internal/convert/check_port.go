@@ -9,8 +9,8 @@ type checkPort struct {
 	line     int
 }
 
-// setCheckPorts sets the port of the health table. If the endpoints are checked at different ports,
-// it sets the port of each endpoint instead.
+// setCheckPorts sets the health table's port. If the endpoints are checked at different ports, it
+// sets each endpoint's own check port instead.
 func (s *service) setCheckPorts(ports []checkPort) {
 	for i := range ports {
 		if ports[i].port == s.ownPort(ports[i].endpoint) {

@@ -19,7 +19,7 @@ type Options struct {
 
 // Result is a converted configuration.
 type Result struct {
-	// TOML is a configuration of vipd. The notes are comments at its end.
+	// TOML is a vipd configuration. The notes are comments at its end.
 	TOML string
 	// Services is the number of services in TOML that vipd would serve.
 	Services int
@@ -37,7 +37,7 @@ type Result struct {
 
 // Note is a line that has no exact equivalent.
 type Note struct {
-	// Line is the number of the line, from 1.
+	// Line is the line number, starting at 1.
 	Line int
 	// Text is the line as written in the configuration.
 	Text string
@@ -45,7 +45,7 @@ type Note struct {
 	Nearest string
 }
 
-// Error is the reason why a text can't be converted.
+// Error is the reason why a configuration can't be converted.
 type Error struct {
 	File string
 	Line int
@@ -58,7 +58,7 @@ func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line,
 // maxText is the maximum size of a configuration in bytes. Real configurations are far smaller.
 const maxText = 16 << 20
 
-// readers returns the reader of each format.
+// readers returns the reader for each format.
 func readers() map[string]func(*draft) error {
 	return map[string]func(*draft) error{
 		"keepalived": readKeepalived, "haproxy": readHAProxy, "ipvsadm": readIPVSADM, "gobetween": readGobetween, "nginx": readNginx,

@@ -21,7 +21,7 @@ func signs() []sign {
 
 type sign struct{ format, pattern string }
 
-// Detect returns the format of a text by its typical lines, or "" if it matches no format.
+// Detect recognizes a configuration's format by typical lines. It returns "" if no format matches.
 func Detect(text []byte) string {
 	text = bytes.TrimPrefix(text, []byte("\ufeff")) // a byte order mark
 	for _, s := range signs() {

@@ -2,15 +2,15 @@ package convert
 
 import "slices"
 
-// disable makes the service a comment in the output, because it would behave differently from the
-// origin. The format and its arguments describe the reason and the fix.
+// disable comments the service out in the output, because it would behave differently from the
+// origin. The format and its arguments describe the reason and the remedy.
 func (d *draft) disable(s *service, line int, format string, args ...any) {
 	if reason := d.newNote(line, format, args...); !slices.Contains(s.reasons, reason) {
 		s.reasons = append(s.reasons, reason)
 	}
 }
 
-// emptyIncludes is the reason why a text that only includes other files has no services.
+// emptyIncludes is the reason why a configuration that only includes other files has no services.
 const emptyIncludes = "it includes other files, which are not read: convert each of them"
 
 // disabled counts the services that are commented out.

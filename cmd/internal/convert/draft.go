@@ -12,10 +12,10 @@ import (
 	"vipd/balancer/decode"
 )
 
-// draft is a configuration during its conversion.
+// draft is a configuration that is being converted.
 type draft struct {
 	format, file string
-	// lines has the lines of the origin; line n is lines[n-1].
+	// lines holds the origin's lines; line n is lines[n-1].
 	lines []string
 	// answers holds the notes about words that have no equivalent in vipd.
 	answers []answer
@@ -28,7 +28,8 @@ type draft struct {
 	// vipd adds them.
 	unbound  int
 	services []*service
-	// groups lists the VRRP groups. announce is the interval at which their VIPs are announced.
+	// groups lists the VRRP groups. announce is the interval between announcements of the groups'
+	// VIPs.
 	groups   []*vrrpGroup
 	announce *setting
 	// empty is the reason why there are no services.
@@ -155,8 +156,8 @@ func (d *draft) amount(fields map[string]any, line int, word, field, text string
 	}
 }
 
-// scheduling is the scheduler nearest to the origin's scheduler. note describes the difference, or
-// is "".
+// scheduling is the scheduler that is closest to the origin's scheduler. note describes the
+// difference, or is "".
 type scheduling struct{ scheduler, note string }
 
 func (d *draft) schedule(s *service, line int, as scheduling) {

@@ -10,7 +10,7 @@ import (
 	"vipd/balancer"
 )
 
-// fitter removes fields of a draft that vipd would refuse.
+// fitter removes the fields that vipd would refuse from a draft.
 type fitter struct{ *draft }
 
 // fitAll removes fields that vipd would refuse, with a note for each, and disables services that it
@@ -66,7 +66,7 @@ func (f *fitter) fit(s *service) *balancer.Service {
 	}
 }
 
-// isPart and isWhole distinguish problems with a field of an element from problems with the whole
+// isPart and isWhole distinguish problems with an element's field from problems with the whole
 // element, such as a duplicate. Elements with a bad field are removed first, because a removed
 // element can't be a duplicate.
 func isPart(field string) bool  { return strings.Contains(field, "].") }
@@ -104,8 +104,8 @@ func (f *fitter) removeElements(s *service, problems []balancer.Problem, kind fu
 
 // remove removes the setting that has the problem, and reports whether it removed anything. A
 // warning removes a setting but never an element, because an endpoint with a warning can still
-// serve. An error in an element removes all elements with errors. A missing field of the health
-// table removes the whole table.
+// serve. An error in an element removes all elements with errors. If the health table lacks a
+// required field, remove removes the whole table.
 func (f *fitter) remove(s *service, p balancer.Problem, problems []balancer.Problem) bool {
 	field, inner, _ := strings.Cut(p.Field, ".")
 	settings := &s.settings
@@ -139,8 +139,8 @@ func (s *service) list(name string) *[]listElement {
 	return map[string]*[]listElement{"vips": &s.vips, "ports": &s.ports, "endpoints": &s.endpoints}[name]
 }
 
-// settle names the ports of a service if it has several, and writes the endpoints' port in the
-// shortest form.
+// settle names a service's ports if it has several, and writes the endpoints' ports in the shortest
+// form.
 func (s *service) settle() {
 	if len(s.ports) > 1 {
 		for _, p := range s.ports {

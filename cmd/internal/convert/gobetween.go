@@ -12,7 +12,7 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// gobetween is a configuration of gobetween during its conversion.
+// gobetween is a gobetween configuration that is being converted.
 type gobetween struct {
 	*draft
 	// lines returns the line on which a path occurs, or 0 if it is unknown.
@@ -187,7 +187,7 @@ func (g *gobetween) idle(s *service, t, defaults table) {
 	}
 }
 
-// access converts the access rules of a service.
+// access converts a service's access rules.
 func (g *gobetween) access(s *service, t table) {
 	list, _ := t.fields["rules"].([]any)
 	var rules []accessRule
@@ -213,8 +213,7 @@ func (g *gobetween) element(t table, list string, i int) int {
 	return max(1, g.lines(fmt.Sprintf("%s[%d]", decode.Join(t.path, list), i)), g.lines(decode.Join(t.path, list)))
 }
 
-// discovery converts the static list of endpoints. It adds a note about any other kind of
-// discovery.
+// discovery converts a static list of endpoints. It adds a note about any other kind of discovery.
 func (g *gobetween) discovery(s *service, t table) {
 	if kind := t.text("kind"); kind != "static" {
 		g.note(g.line(t, "kind"), "vipd does not support discovery %q; let endpoints join with \"vipctl register\", or write them to etcd with a tool", kind)
@@ -307,7 +306,7 @@ func (g *gobetween) health(s *service, t table) {
 	slices.SortStableFunc(s.health, func(a, b setting) int { return strings.Compare(order(a.name), order(b.name)) })
 }
 
-// order returns a sort key that puts type first and sorts the other fields of a map by name.
+// order returns a sort key that puts type first, and sorts a map's other fields by name.
 func order(name string) string {
 	if name == "type" {
 		return ""

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// haproxy is a configuration of HAProxy during its conversion.
+// haproxy is an HAProxy configuration that is being converted.
 type haproxy struct {
 	*draft
 	sections []*section
-	// backends maps names to the sections with servers, including listen sections.
+	// backends maps names to the sections that contain servers, including listen sections.
 	backends map[string]*section
 	// used holds the backends that became services. chosen holds the backends that only rules
 	// select.
@@ -94,13 +94,13 @@ func readHAProxy(d *draft) error {
 
 // route holds the backends to which a frontend sends clients.
 type route struct {
-	// name is the backend of clients that match no rule, or "" if there is none.
+	// name is the backend for clients that match no rule, or "" if there is none.
 	name string
 	// rules are the use_backend lines with a condition.
 	rules []*statement
 }
 
-// routeOf reads the backends of a frontend. A rule without a condition ends the list of rules.
+// routeOf reads a frontend's backends. A rule without a condition ends the list of rules.
 func routeOf(statements []*statement) (r route) {
 	for _, s := range statements {
 		if s.is("default_backend") {

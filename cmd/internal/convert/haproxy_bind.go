@@ -7,7 +7,7 @@ import (
 	"vipd/balancer"
 )
 
-// haproxyTraits are the options of a bind line that decide whether vipd can serve it.
+// haproxyTraits are the bind line options that decide whether vipd can serve the line.
 type haproxyTraits struct {
 	tls, verified, proxied bool
 	// device is the interface or the network namespace to which the listener is restricted.
@@ -22,7 +22,7 @@ const (
 		"crt-ignore-err tls-ticket-keys ca-sign-file ca-sign-pass ocsp-update sigalgs client-sigalgs"
 )
 
-// binds returns the listeners of a frontend, grouped by their traits.
+// binds returns a frontend's listeners, grouped by their traits.
 func (h *haproxy) binds(front *section) []bindGroup[haproxyTraits] {
 	var groups []bindGroup[haproxyTraits]
 	for _, s := range front.statements {
@@ -38,7 +38,7 @@ func (h *haproxy) binds(front *section) []bindGroup[haproxyTraits] {
 	return groups
 }
 
-// bindTraits reads the options of a bind line.
+// bindTraits reads a bind line's options.
 func (h *haproxy) bindTraits(s *statement) (t haproxyTraits) {
 	t.tls = slices.Contains(s.rest(2), "ssl")
 	for i := 2; i < len(s.words); i++ {
@@ -77,7 +77,7 @@ func (h *haproxy) bindTraits(s *statement) (t haproxyTraits) {
 	return t
 }
 
-// bindPlaces reads the addresses and ports of a bind line. failed lists the reasons why some can't
+// bindPlaces reads the addresses and ports on a bind line. failed lists the reasons why some can't
 // be served.
 func (h *haproxy) bindPlaces(s *statement) (out []listener, failed []error) {
 	v4v6 := slices.Contains(s.words, "v4v6")

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// checkRules holds settings of a backend's checks that are not fields of the health table.
+// checkRules holds a backend's check settings that are not fields of the health table.
 type checkRules struct {
 	kind  statement
 	times timing
@@ -23,7 +23,7 @@ type checkRules struct {
 	steps [][]setting
 }
 
-// once sets a field of the health table. If an earlier line sets another value, it only adds a
+// once sets a field of the health table. If an earlier line sets a different value, it only adds a
 // note.
 func (p *proxy) once(line int, name string, value any) {
 	if s := find(p.health, name); s == nil {
@@ -91,7 +91,7 @@ func (p *proxy) uncheck(names ...string) {
 	p.health = slices.DeleteFunc(p.health, func(s setting) bool { return slices.Contains(names, s.name) })
 }
 
-// step sets a field from a step of an HTTP check. vipd supports only one step of each kind, so a
+// step sets a field from a step in an HTTP check. vipd supports only one step of each kind, so a
 // second step only results in a note.
 func (p *proxy) step(line int, name, value string) {
 	if first := find(p.health, name); first != nil && first.value != value {
@@ -170,8 +170,8 @@ func (p *proxy) checkExpect(s *statement) {
 	}
 }
 
-// statusOf converts a list or a pattern of status codes to vipd's form, and reports whether vipd
-// can express it. If negated is true, the result holds the status codes that do not match.
+// statusOf converts a list or a pattern of status codes to vipd's syntax, and reports whether this
+// is possible. If negated is true, the result holds the status codes that do not match.
 func statusOf(kind, value string, negated bool) (string, bool) {
 	var matches func(code int) bool
 	if kind == "rstatus" {

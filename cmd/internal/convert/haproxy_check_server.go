@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// track copies the check of a tracked server to the servers that track it.
+// track copies a tracked server's check to the servers that track it.
 func (p *proxy) track() {
 	var from *section
 	for _, s := range p.usedServers() {
@@ -191,8 +191,8 @@ func (p *proxy) speaksTLS(s *server) bool {
 	return s.has("check-ssl") || s.has("ssl") && !s.has("port") && !s.has("addr")
 }
 
-// checkTargets sets the port of the checks. If a check connects to an address other than its
-// endpoint's, it disables the service.
+// checkTargets sets the checks' port. If a check connects to an address other than its endpoint's,
+// it disables the service.
 func (p *proxy) checkTargets(checked []*server) {
 	ports := make([]checkPort, len(checked))
 	for i, s := range checked {

@@ -7,8 +7,8 @@ import (
 	"vipd/balancer"
 )
 
-// exchange adds a field to the steps of a tcp-check. An expected answer is added to the last step
-// that sends, unless that step already has an answer.
+// exchange adds a field to a tcp-check's steps. An expected answer is added to the last step that
+// sends, unless that step already has an answer.
 func (p *proxy) exchange(line int, name, value string) {
 	all, one := p.checks.steps, setting{name: name, value: value, line: line}
 	last := len(all) - 1
@@ -36,8 +36,7 @@ func (p *proxy) expectStep(line int, kind, value string, negated bool) {
 	p.exchange(line, field, value)
 }
 
-// finishSteps writes the steps of a tcp-check. A single step that sends and expects text needs no
-// list.
+// finishSteps writes a tcp-check's steps. A single step that sends and expects text needs no list.
 func (p *proxy) finishSteps() {
 	steps := p.checks.steps
 	if len(steps) == 0 {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// section is a section of HAProxy's configuration.
+// section is a section in HAProxy's configuration.
 type section struct {
 	kind, name string
 	line       int
@@ -186,7 +186,7 @@ func (p *haproxyParser) section(line int, words []string, doubt string) {
 	p.sections = append(p.sections, s)
 }
 
-// words splits a line into words. If a quote is not closed, it returns a doubt.
+// words splits a line into words. If a closing quote is missing, it returns a doubt.
 func (h *haproxy) words(line int) (words []string, doubt string) {
 	words, open := splitWords(h.lines[line-1], map[rune]rune{'n': '\n', 'r': '\r', 't': '\t'}, "#")
 	if open {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// proxy is a service during the conversion of its frontend and backend.
+// proxy is a service that is being converted from a frontend and a backend.
 type proxy struct {
 	*haproxy
 	*service

@@ -130,7 +130,7 @@ func (h *haproxyRules) anyOf(words []string) (netset, bool) {
 }
 
 // acl returns the clients that match a named acl. If a name has several definitions, the result is
-// their union.
+// the union of their clients.
 func (h *haproxyRules) acl(name string) (netset, bool) {
 	switch name {
 	case "TRUE":

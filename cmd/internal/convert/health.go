@@ -18,7 +18,7 @@ type span struct {
 	why  string
 }
 
-// These are the limits of vipd's check intervals, and the default.
+// These are the limits for vipd's check intervals, and the default interval.
 const (
 	minInterval   = 100 * time.Millisecond
 	maxInterval   = 24 * time.Hour

@@ -41,13 +41,13 @@ func (d *draft) granularity(line int) {
 	d.note(line, "not set: to group clients by network, set affinity_prefix to the prefix lengths for IPv4 and IPv6, such as [24, 64]")
 }
 
-// These are the default persistence timeouts of both programs.
+// These are both programs' default persistence timeouts.
 const (
 	usualKeepalivedPersistence = 6 * time.Minute
 	usualIPVSADMPersistence    = 5 * time.Minute
 )
 
-// forwardPorts sets the ports of endpoints to the service's port if the forwarding method does not
+// forwardPorts sets the endpoints' ports to the service's port if the forwarding method does not
 // change ports.
 func (d *draft) forwardPorts(s *service) {
 	if way := find(s.settings, "forward"); way == nil || way.value == "nat" {

@@ -10,7 +10,7 @@ import (
 	"vipd/balancer"
 )
 
-// ipvsadm is the output of "ipvsadm -Sn", or a script, during its conversion.
+// ipvsadm is the output of "ipvsadm -Sn", or a script, that is being converted.
 type ipvsadm struct {
 	*draft
 	shell shell

@@ -8,11 +8,11 @@ import (
 	"vipd/balancer"
 )
 
-// keepalived is a configuration of keepalived during its conversion.
+// keepalived is a keepalived configuration that is being converted.
 type keepalived struct {
 	*draft
 	servers map[string]*statement // the virtual server groups
-	// version is the VRRP version of instances that don't set one, or 0 for keepalived's default.
+	// version is the VRRP version for instances that don't set one, or 0 for keepalived's default.
 	version int
 	// held maps each VIP to its group's name.
 	held map[netip.Addr]string
@@ -163,8 +163,8 @@ func (k *keepalived) listenersOf(e *statement, proto balancer.Protocol) ([]liste
 // maxRange is the maximum number of addresses in a range.
 const maxRange = 4096
 
-// addressRange reads an address, A.B.C.D-E, A.B.C.D-E.F.G.H or A.B.C.D/N, or the same forms of
-// IPv6.
+// addressRange reads an address, A.B.C.D-E, A.B.C.D-E.F.G.H or A.B.C.D/N, or the same forms with
+// IPv6 addresses.
 func addressRange(text string) ([]netip.Addr, error) {
 	if prefix, err := netip.ParsePrefix(text); err == nil {
 		return addressesFrom(prefix.Masked().Addr(), prefix.Contains, text)

@@ -354,7 +354,7 @@ func (k *keepalived) times(s *service, c *checker, retry int) {
 	s.health = put(put(s.health, fall), setting{name: "rise", value: int64(1), why: "in keepalived, one successful check is enough"})
 }
 
-// retryDelay returns keepalived's default of delay_before_retry for the kind of check, or zero if
+// retryDelay returns keepalived's default delay_before_retry for the kind of check, or zero if
 // there is none.
 func retryDelay(c *checker) span {
 	switch c.root.word(0) {

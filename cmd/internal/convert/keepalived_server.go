@@ -55,8 +55,8 @@ func (k *keepalived) sorryServers(s *service, n *statement) (lines []int) {
 	return lines
 }
 
-// quorum converts the quorum. Below the quorum, keepalived sends clients to the sorry server.
-// Without a sorry server, it continues to serve and only runs scripts.
+// quorum converts the quorum. If too few servers are up, keepalived sends clients to the sorry
+// server. Without a sorry server, it keeps serving, and only runs scripts.
 func (k *keepalived) quorum(s *service, n *statement, hasSorry bool) {
 	for _, c := range n.children {
 		quorum, err := strconv.Atoi(c.word(1))

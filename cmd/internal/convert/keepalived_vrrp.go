@@ -38,7 +38,7 @@ func keepalivedInstanceAnswers() []answer {
 	}
 }
 
-// instance is a vrrp_instance during its conversion.
+// instance is a vrrp_instance that is being converted.
 type instance struct {
 	*keepalived
 	*vrrpGroup
@@ -70,8 +70,8 @@ func (k *keepalived) vrrpInstance(n *statement) {
 	in.advertise()
 }
 
-// advertise writes the list of VIPs in adverts if there are excluded VIPs, or if the group uses
-// IPv6. An IPv6 group may have the router ID of an IPv4 group.
+// advertise writes which VIPs adverts contain if VIPs are excluded, or if the group uses IPv6. An
+// IPv6 group may have the same router ID as an IPv4 group.
 func (in *instance) advertise() {
 	if len(in.listed) == 0 || len(in.excluded) == 0 && in.listed[0].Is4() {
 		return
@@ -93,7 +93,7 @@ func (in *instance) last(word string) (found *statement) {
 	return found
 }
 
-// address reads the VIPs of a block. It ignores other statements.
+// address reads the VIPs in a block. It ignores other statements.
 func (in *instance) address(c *statement) {
 	listed := c.word(0) == "virtual_ipaddress"
 	if !listed && c.word(0) != "virtual_ipaddress_excluded" {

@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// kubernetes is a set of manifests during its conversion.
+// kubernetes is a set of manifests that are being converted.
 type kubernetes struct {
 	*draft
 	services []yamlNode
-	// slices and endpoints are the EndpointSlices and Endpoints of each service, by namespace and
-	// name.
+	// slices and endpoints hold each service's EndpointSlices and Endpoints, by namespace and name.
 	slices, endpoints map[string][]yamlNode
 	known             map[string]bool
 }
@@ -55,7 +54,7 @@ func readKubernetes(d *draft) error {
 	return nil
 }
 
-// key returns the namespace and name of an object. The default namespace is "default".
+// key returns an object's namespace and name. The default namespace is "default".
 func key(namespace, name string) string { return cmp.Or(namespace, "default") + "/" + name }
 
 // object stores an object in the list of its kind.
@@ -91,7 +90,7 @@ func (k *kubernetes) object(n yamlNode, depth int) {
 type side struct {
 	name string
 	vips []yamlNode
-	// policy is the traffic policy. ranges lists the networks whose clients may connect.
+	// policy is the traffic policy. ranges lists the client networks that may connect.
 	policy, ranges yamlNode
 	// nodePorts reports whether the node ports belong to this side.
 	nodePorts bool
@@ -177,7 +176,7 @@ func unique(all []yamlNode) []yamlNode {
 	})
 }
 
-// write adds a service with the VIPs of half, and with the ports and endpoints of group.
+// write adds a service with the VIPs in half, and with the ports and endpoints in group.
 func (k *kubernetes) write(n yamlNode, name string, half side, group *portGroup) {
 	spec := n.get("spec")
 	s := k.newService(n.line(), name)

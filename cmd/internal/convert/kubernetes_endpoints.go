@@ -11,7 +11,7 @@ import (
 	"vipd/balancer"
 )
 
-// kubePort is a port of a Service.
+// kubePort is one of a Service's ports.
 type kubePort struct {
 	node     yamlNode
 	name     string
@@ -34,8 +34,8 @@ type kubeEndpoint struct {
 	ports map[string]int64
 }
 
-// portGroup is a set of ports with the same endpoints. vipd has one list of endpoints for all ports
-// of a service.
+// portGroup is a set of ports with the same endpoints. vipd has one list of endpoints for all of a
+// service's ports.
 type portGroup struct {
 	ports     []kubePort
 	endpoints []*kubeEndpoint
@@ -80,7 +80,7 @@ func (k *kubernetes) groups(n yamlNode) []*portGroup {
 	return out
 }
 
-// port reads a port of a Service. It returns false if the port can't be converted.
+// port reads one of a Service's ports. It returns false if the port can't be converted.
 func (k *kubernetes) port(n yamlNode) (kubePort, bool) {
 	p := kubePort{node: n, name: n.get("name").text(), proto: balancer.Protocol(strings.ToLower(cmp.Or(n.get("protocol").text(), "TCP")))}
 	for _, field := range n.keys() {
@@ -102,8 +102,8 @@ func (k *kubernetes) port(n yamlNode) (kubePort, bool) {
 	return p, true
 }
 
-// endpointsOf lists the endpoints of a Service. They come from its EndpointSlices or, if it has
-// none, from its Endpoints.
+// endpointsOf lists a Service's endpoints. They come from its EndpointSlices or, if it has none,
+// from its Endpoints.
 func (k *kubernetes) endpointsOf(n yamlNode) []*kubeEndpoint {
 	meta := n.get("metadata")
 	name := key(meta.get("namespace").text(), meta.get("name").text())
@@ -181,7 +181,7 @@ func (r *endpointReader) slice(n yamlNode) {
 	}
 }
 
-// subset reads a subset of Endpoints.
+// subset reads a subset of an Endpoints object.
 func (r *endpointReader) subset(n yamlNode) {
 	ports := r.portsOf(n)
 	for _, list := range []string{"addresses", "notReadyAddresses"} {
@@ -223,8 +223,8 @@ func (r *endpointReader) endpoint(address yamlNode, ports map[string]int64) *kub
 	return one
 }
 
-// target returns the port of the endpoints for p: the first endpoint's port, or the Service's
-// target port if there are no endpoints.
+// target returns the endpoints' port for p: the first endpoint's port, or the Service's target port
+// if there are no endpoints.
 func (g *portGroup) target(p kubePort) int64 {
 	if len(g.endpoints) == 0 {
 		return p.target

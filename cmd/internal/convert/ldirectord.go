@@ -10,10 +10,10 @@ import (
 	"vipd/balancer"
 )
 
-// ldirectord is a configuration of ldirectord during its conversion.
+// ldirectord is an ldirectord configuration that is being converted.
 type ldirectord struct {
 	*draft
-	// globals holds the directives above the services.
+	// globals holds the global directives, which precede the services.
 	globals directives
 }
 
@@ -23,10 +23,10 @@ type directive struct {
 	line        int
 }
 
-// directives maps each name to the last directive with this name.
+// directives maps each name to the last directive with that name.
 type directives map[string]directive
 
-// virtual is a virtual service of ldirectord.
+// virtual is an ldirectord virtual service.
 type virtual struct {
 	directive
 	body []directive
@@ -127,7 +127,7 @@ func (l *ldirectord) find(v *virtual, name string) (directive, bool) {
 	return one, known
 }
 
-// virtual creates a service from a virtual service.
+// virtual creates a service from an ldirectord virtual service.
 func (l *ldirectord) virtual(v *virtual) {
 	if mark := number(v.value); mark >= 0 {
 		l.note(v.line, noMarks)
@@ -326,8 +326,8 @@ func (l *ldirectord) requests(s *service, v *virtual) (request, receive directiv
 	return request, receive
 }
 
-// checkCommand returns the command of a check that runs a program with ldirectord's arguments: the
-// address and port of the virtual service, and the address and port of the server.
+// checkCommand returns the command for a check that runs a program with ldirectord's arguments: the
+// virtual service's address and port, and the server's address and port.
 func checkCommand(program string, vip netip.Addr, port uint16) []any {
 	script := fmt.Sprintf("exec \"$0\" %s %d \"$VIPD_ADDRESS\" \"$VIPD_PORT\"", vip, port)
 	return []any{"/bin/sh", "-c", script, program}

@@ -10,7 +10,7 @@ import (
 	"vipd/balancer"
 )
 
-// checks writes the health table of a virtual service.
+// checks writes a virtual service's health table.
 func (l *ldirectord) checks(s *service, v *virtual) {
 	kind, given := l.find(v, "checktype")
 	if !given {
@@ -62,7 +62,7 @@ func (l *ldirectord) external(s *service, v *virtual, line int) {
 	l.note(program.line, "vipd runs the program as nobody; set user in the health table for another user. Make the program writable only by root")
 }
 
-// negotiate writes a check that uses the protocol of the service.
+// negotiate writes a check that uses the service's protocol.
 func (l *ldirectord) negotiate(s *service, v *virtual) {
 	service := v.negotiated()
 	request, receive := l.requests(s, v)

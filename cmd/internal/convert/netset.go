@@ -63,7 +63,7 @@ func touches(a, b addrRange) bool {
 
 func (n netset) union(other netset) netset { return merged(slices.Concat(n, other)) }
 
-// minus returns the addresses of n that are not in other.
+// minus returns the addresses in n that are not in other.
 func (n netset) minus(other netset) netset { return n.intersection(other.complement()) }
 
 func (n netset) intersection(other netset) netset {
@@ -94,12 +94,12 @@ func (n netset) complement() netset {
 	return out
 }
 
-// family returns the IPv4 addresses of n, or its IPv6 addresses.
+// family returns the IPv4 addresses in n or, if v4 is false, the IPv6 addresses.
 func (n netset) family(v4 bool) netset {
 	return slices.DeleteFunc(slices.Clone(n), func(r addrRange) bool { return r.first.Is4() != v4 })
 }
 
-// networks returns the shortest list of networks that contains exactly the addresses of n.
+// networks returns the shortest list of networks that contains exactly the addresses in n.
 func (n netset) networks() []netip.Prefix {
 	var out []netip.Prefix
 	for _, r := range n {

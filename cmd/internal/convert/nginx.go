@@ -9,7 +9,7 @@ import (
 	"vipd/balancer"
 )
 
-// nginx is a configuration of nginx during its conversion.
+// nginx is an nginx configuration that is being converted.
 type nginx struct {
 	*draft
 	upstreams map[string]*statement
@@ -39,7 +39,7 @@ func nginxAnswers() []answer {
 	}
 }
 
-// readNginx reads the stream block of nginx.conf, or an included file.
+// readNginx reads the stream block in nginx.conf, or an included file.
 func readNginx(d *draft) error {
 	n := &nginx{draft: d, upstreams: map[string]*statement{}, used: map[string]bool{}}
 	d.mode = proxyMode
@@ -63,7 +63,7 @@ func readNginx(d *draft) error {
 	return nil
 }
 
-// stream reads the statements of a stream block.
+// stream reads the statements in a stream block.
 func (n *nginx) stream(block *statement) {
 	outer := &statement{line: block.line, doubt: block.doubt}
 	var servers []*nginxServer
@@ -104,7 +104,7 @@ func (n *nginx) stream(block *statement) {
 	}
 }
 
-// nginxTraits are the options of a listen line that decide whether vipd can serve it.
+// nginxTraits are the listen line options that decide whether vipd can serve the line.
 type nginxTraits struct{ tls, proxied bool }
 
 // nginxServer is a server block.
@@ -225,8 +225,7 @@ func (n *nginx) refuse(s *service, server *nginxServer, g bindGroup[nginxTraits]
 	}
 }
 
-// access returns the client rules. A server without rules inherits the rules of the enclosing
-// block.
+// access returns the client rules. A server without rules inherits the enclosing block's rules.
 func (n *nginx) access(block, outer *statement) (rules []accessRule) {
 	isRule := func(one *statement) bool { return one.is("allow") || one.is("deny") }
 	lines := block.children
@@ -317,7 +316,7 @@ func (n *nginx) upstream(s *service, block *statement) {
 	n.slowStart(s, ramps)
 }
 
-// option returns the value of NAME=VALUE among words, or "" if it is missing.
+// option returns VALUE if words contains NAME=VALUE. Otherwise it returns "".
 func option(words []string, name string) string {
 	for _, w := range words {
 		if value, found := strings.CutPrefix(w, name+"="); found {
@@ -383,7 +382,7 @@ func (n *nginx) setting(s *service, one *statement) {
 	}
 }
 
-// health converts health_check of nginx Plus.
+// health converts NGINX Plus's health_check.
 func (n *nginx) health(s *service, one *statement) {
 	s.check(one.line, "type", "tcp")
 	t := timing{interval: span{time: 5 * time.Second, why: originDefault}}

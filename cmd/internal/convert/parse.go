@@ -17,7 +17,7 @@ func parsePort(text string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// portRange parses PORT or FIRST-LAST. form is the syntax of the line, for the error.
+// portRange parses PORT or FIRST-LAST. form is the line's syntax, for the error.
 func (d *draft) portRange(line int, text, form string) (first, last uint16, err error) {
 	low, high, isRange := strings.Cut(text, "-")
 	if first, err = parsePort(low); err != nil {
@@ -101,7 +101,7 @@ func (d *draft) addresses(line int, v4, v6 bool) ([]netip.Addr, error) {
 }
 
 // listening returns the addresses of a listener on host: host itself or, for a wildcard, the VIPs
-// of Options. v4 and v6 select the families of "" and "*". "::" also includes IPv4 if both are
+// in Options. v4 and v6 select the families of "" and "*". "::" also includes IPv4 if both are
 // true.
 func (d *draft) listening(line int, host string, v4, v6 bool) ([]netip.Addr, error) {
 	switch host {

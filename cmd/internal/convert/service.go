@@ -10,7 +10,7 @@ type service struct {
 	line                   int
 	vips, ports, endpoints []listElement
 	settings               []setting
-	// health are the fields of the health table.
+	// health holds the fields of the health table.
 	health []setting
 	// clients holds the addresses that may connect. If nil, all clients may connect.
 	clients netset
@@ -32,8 +32,8 @@ func (e *listElement) fields() map[string]any { return e.value.(map[string]any) 
 type setting struct {
 	name  string
 	value any
-	// line is the line of the origin that sets the field. If it is 0, no line sets the field, and
-	// why describes the source of the value.
+	// line is the origin's line that sets the field. If it is 0, no line sets the field, and why
+	// describes where the value comes from.
 	line int
 	why  string
 }

@@ -93,7 +93,7 @@ func (w *writer) setting(one setting) {
 	w.printf("%s = %s%s\n", tomltext.Key(one.name), tomltext.Value(one.value, ""), comment)
 }
 
-// list writes a list. If its elements come from several lines of the origin, it writes each element
+// list writes a list. If the elements come from several lines in the origin, it writes each element
 // on its own line.
 func (w *writer) list(s *service, name string, entries []listElement) {
 	apart := slices.ContainsFunc(entries, func(e listElement) bool { return e.line != entries[0].line })
@@ -112,7 +112,7 @@ func (w *writer) list(s *service, name string, entries []listElement) {
 	w.WriteString("]\n")
 }
 
-// comment returns a comment that quotes a line of the origin, or "" for line 0.
+// comment returns a comment that quotes a line from the origin, or "" for line 0.
 func (w *writer) comment(line int) string {
 	if line == 0 {
 		return ""

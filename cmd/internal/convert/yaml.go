@@ -10,7 +10,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// yamlNode is a node of a YAML document. The zero value is a missing node.
+// yamlNode is a node in a YAML document. The zero value is a missing node.
 type yamlNode struct {
 	node *yaml.Node
 	// offset is the number of lines above the document.
@@ -34,7 +34,7 @@ func (d *draft) documents() []yamlNode {
 	return out
 }
 
-// yamlLine matches the line number in an error of the YAML parser.
+// yamlLine matches the line number in a YAML parser error.
 var yamlLine = regexp.MustCompile(`^yaml: line ([0-9]+): `)
 
 func (d *draft) parseYAML(offset int, text string) (out []yamlNode) {
@@ -95,7 +95,7 @@ func (n yamlNode) child(key string, depth int) yamlNode {
 	return merged
 }
 
-// list returns the elements of a sequence.
+// list returns a sequence's elements.
 func (n yamlNode) list() []yamlNode {
 	node := n.target()
 	if node == nil || node.Kind != yaml.SequenceNode {
@@ -108,7 +108,7 @@ func (n yamlNode) list() []yamlNode {
 	return out
 }
 
-// keys returns the keys of a mapping.
+// keys returns a mapping's keys.
 func (n yamlNode) keys() []yamlNode {
 	node := n.target()
 	if node == nil || node.Kind != yaml.MappingNode {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// conditions holds the conditions of another program's iptables or nft rule, as far as vipd
+// conditions holds the conditions in another program's iptables or nft rule, as far as vipd
 // understands them.
 type conditions struct {
 	to, from [][]netip.Prefix // the rule matches only if each list contains the address
@@ -166,8 +166,8 @@ func (c *conditions) addMatch(m *nftMatch) {
 	}
 }
 
-// portProtocols returns the protocol of the header that contains a port, such as "tcp". It returns
-// nil for the header "th", which stands for every protocol with ports.
+// portProtocols returns the protocol whose header contains a port, such as "tcp". It returns nil
+// for the header "th", which stands for every protocol with ports.
 func portProtocols(header string) []string {
 	if header == "th" {
 		return nil

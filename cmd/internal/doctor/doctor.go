@@ -62,8 +62,8 @@ func checks() []check {
 	}
 }
 
-// runChecks runs the checks in some, and returns their findings. On systems other than Linux, it
-// skips checks that are useful only on Linux.
+// runChecks runs the checks in the list some, and returns their findings. On systems other than
+// Linux, it skips checks that are useful only on Linux.
 func runChecks(ctx context.Context, o *observed, some []check) (found []Finding) {
 	for _, c := range some {
 		if o.NotLinux && !c.everywhere {
@@ -77,7 +77,7 @@ func runChecks(ctx context.Context, o *observed, some []check) (found []Finding)
 	return found
 }
 
-// Examine runs every check, and returns the findings in the order of the checks.
+// Examine runs every check, and returns the findings in the checks' order.
 func Examine(ctx context.Context, h Host) []Finding {
 	o := observe(ctx, h)
 	o.tryModes(ctx)

@@ -56,7 +56,7 @@ func flush(t *testing.T) {
 	}
 }
 
-// find examines a host, and returns the findings of a check that contain part.
+// find examines a host, and returns a check's findings that contain part.
 func find(t *testing.T, h Host, check, part string) []Finding {
 	t.Helper()
 	return slices.DeleteFunc(Examine(t.Context(), h), func(f Finding) bool { return f.Check != check || !strings.Contains(f.What, part) })
@@ -160,7 +160,7 @@ func TestRealDropsBefore(t *testing.T) {
 	}
 }
 
-// TestRealForeignChains adds chains of another program that drop packets. Doctor must find the
+// TestRealForeignChains adds another program's chains, which drop packets. Doctor must find the
 // chains with the real nft, and the finding's command must fix the cause.
 func TestRealForeignChains(t *testing.T) {
 	lab.New(t)
@@ -380,7 +380,7 @@ func TestVIPElsewhere(t *testing.T) {
 }
 
 // TestVIPOfAnotherHost examines VIPs on vipd0 that are also addresses of a neighbour. There must be
-// a problem that names the device that leads to the neighbour.
+// a problem that names the device to the neighbour.
 func TestVIPOfAnotherHost(t *testing.T) {
 	l := lab.New(t)
 	other := l.Add("other")
@@ -401,8 +401,8 @@ func TestVIPOfAnotherHost(t *testing.T) {
 	}
 }
 
-// TestVIPOnOwnLinks connects two devices of the host to the same link, so the host answers its own
-// probe for a VIP. Doctor must not report this answer as another host.
+// TestVIPOnOwnLinks connects two of the host's devices to the same link, so the host answers its
+// own probe for a VIP. Doctor must not mistake this answer for another host.
 func TestVIPOnOwnLinks(t *testing.T) {
 	lab.New(t)
 	run(t, "ip link add lan type bridge")

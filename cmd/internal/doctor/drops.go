@@ -24,8 +24,8 @@ type verdict struct {
 	by    []string
 }
 
-// before returns the rules that precede vipd's jump in a chain of the filter table, and the jump
-// itself. If vipd's jump is missing, it returns nil and "".
+// before returns the rules that precede vipd's jump in a filter table chain, and the jump itself.
+// If vipd's jump is missing, it returns nil and "".
 func (b *iptablesRules) before(chain string) (others []string, jump string) {
 	rules := b.chainOf("filter", chain).rules
 	for i, rule := range rules {
@@ -171,8 +171,8 @@ func checkRules(ctx context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// ownPolicy returns the finding about a chain with the policy DROP in the iptables backend that
-// vipd uses.
+// ownPolicy returns the finding about a chain with policy DROP in the iptables backend that vipd
+// uses.
 func ownPolicy(o *observed, b *iptablesRules, name string) Finding {
 	drops := fmt.Sprintf("%s of %s drops packets that no rule accepts", name, b.program)
 	_, jump := b.before(name)
@@ -186,8 +186,8 @@ func ownPolicy(o *observed, b *iptablesRules, name string) Finding {
 		"when its mode needs it, vipd will add a rule before all others that accepts its connections", b.program+" -S "+name)
 }
 
-// otherPolicy returns the finding about a chain with the policy DROP in the iptables backend that
-// vipd does not use.
+// otherPolicy returns the finding about a chain with policy DROP in the iptables backend that vipd
+// does not use.
 func otherPolicy(o *observed, b *iptablesRules, name string) Finding {
 	drops := fmt.Sprintf("%s of %s drops packets that no rule accepts, and vipd uses the other backend", name, b.program)
 	for _, rule := range b.chainOf("filter", name).rules {

@@ -15,7 +15,7 @@ import (
 )
 
 // checkOwnership checks whether the kernel can fence the VIPs that this host owns. It then runs the
-// checks that need the status of this host's vipd owner.
+// checks that need vipd owner's status.
 func checkOwnership(ctx context.Context, o *observed) []Finding {
 	switch {
 	case !o.Config.Ownership.Enabled:
@@ -90,7 +90,7 @@ func ownerGroups(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Fi
 }
 
 // ownerSession checks vipd owner's connections to etcd and to the other hosts, which must confirm
-// it. Without problems, it lists these hosts.
+// it. If there is no problem, it lists these hosts.
 func ownerSession(_ context.Context, o *observed, s *api.OwnerStatus) (found []Finding) {
 	for _, node := range slices.Sorted(maps.Keys(s.Waiting)) {
 		who := s.Waiting[node]

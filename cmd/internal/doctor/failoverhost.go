@@ -120,7 +120,7 @@ func etcdElection(_ context.Context, o *observed, _ *api.OwnerStatus) []Finding 
 		"if a host with etcd's leader dies, its VIPs are also silent for that long. On a LAN, use 50 ms for heartbeats and 500 ms for elections", "etcd --heartbeat-interval=50 --election-timeout=500")}
 }
 
-// setting returns the value of the etcd setting name if word sets it, as --NAME=VALUE,
+// setting returns the value of the etcd setting called name if word sets it, as --NAME=VALUE,
 // ETCD_NAME=VALUE or NAME=VALUE.
 func setting(word, name string) (value string, ok bool) {
 	key, value, ok := strings.Cut(strings.TrimSpace(word), "=")

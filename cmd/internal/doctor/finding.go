@@ -7,7 +7,7 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Level is the severity of a finding.
+// Level is a finding's severity.
 type Level string
 
 // These are the levels, in order of severity.
@@ -22,7 +22,7 @@ const (
 	Problem Level = "problem"
 )
 
-// Finding is one observation of a check.
+// Finding is one of a check's observations.
 type Finding struct {
 	Level Level `json:"level"`
 	// Check is the check's name, such as "sysctls".

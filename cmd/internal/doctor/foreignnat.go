@@ -11,7 +11,7 @@ import (
 )
 
 // readNAT reads other programs' rules in the nat table, unless it has already read the table. It
-// follows jumps from PREROUTING and OUTPUT, and skips the chains of vipd and kube-proxy, which may
+// follows jumps from PREROUTING and OUTPUT, and skips vipd's and kube-proxy's chains, which may
 // have rules for each service.
 func (b *iptablesRules) readNAT(ctx context.Context, o *observed) {
 	if b.tables["nat"] != nil || b.kind == config.LegacyBackend && !slices.Contains(o.legacyTables(b.family), "nat") {
@@ -40,7 +40,7 @@ func (b *iptablesRules) readNAT(ctx context.Context, o *observed) {
 }
 
 // isTarget reports whether readNAT must not follow a jump to the target, because the target is not
-// a chain, or is a chain of vipd or kube-proxy.
+// a chain, or is one of vipd's or kube-proxy's chains.
 func isTarget(to string) bool {
 	targets := []string{"", "ACCEPT", "DROP", "RETURN", "DNAT", "SNAT", "REDIRECT", "MASQUERADE", "NETMAP", "LOG", "NFLOG", "MARK", "CONNMARK"}
 	return slices.Contains(targets, to) || strings.HasPrefix(to, "VIPD-") || strings.HasPrefix(to, "KUBE-")
@@ -165,8 +165,7 @@ func (f *foreignRule) marksLate() bool {
 	return true
 }
 
-// checkMarks looks for other programs' rules that change bits of the connection mark that vipd
-// uses.
+// checkMarks looks for other programs' rules that change connection mark bits that vipd uses.
 func checkMarks(_ context.Context, o *observed) (found []Finding) {
 	ours := uint32(0)
 	for i := range 3 {

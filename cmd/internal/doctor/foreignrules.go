@@ -41,8 +41,8 @@ const (
 // maxFollowed limits how many chains are read per base chain, and thereby also the depth of jumps.
 const maxFollowed = 32
 
-// foreignRules reads other programs' rules that affect tracking, translation or marks. It skips the
-// nft tables of vipd and kube-proxy.
+// foreignRules reads other programs' rules that affect tracking, translation or marks. It skips
+// vipd's and kube-proxy's nft tables.
 func (o *observed) foreignRules(ctx context.Context) []foreignRule {
 	if !o.Root {
 		return nil // checkRules reports the error

@@ -55,13 +55,14 @@ func devicesWith(o *observed, family, name, value string) []string {
 		devices = append(devices, i.Name)
 	}
 	return slices.DeleteFunc(devices, func(d string) bool {
-		// A device's name may contain dots, so sysctl, which treats dots as separators, can't be
-		// used.
+		// A device's name may contain dots, so the method sysctl, which treats dots as separators,
+		// can't be used.
 		return o.text("/proc/sys/net/"+family+"/conf/"+d+"/"+name) != value
 	})
 }
 
-// deviceSysctl returns the name of a device's IPv4 sysctl for the command sysctl.
+// deviceSysctl returns the name of a device's IPv4 sysctl in the form that the sysctl command
+// accepts.
 func deviceSysctl(device, name string) string {
 	if strings.Contains(device, ".") {
 		return "net/ipv4/conf/" + device + "/" + name

@@ -15,7 +15,7 @@ import (
 	"vipd/dataplane/host"
 )
 
-// Frontend is an address and port of a service, with the details that checks need.
+// Frontend is a service's address and port, with the details that checks need.
 type Frontend struct {
 	balancer.Key
 	NodePort bool
@@ -73,7 +73,7 @@ type Host struct {
 	// Frontends holds the running vipd's frontends or, if no vipd is running, the frontends
 	// compiled from the configuration.
 	Frontends []Frontend
-	// Modes lists the modes of this version, starting with the best.
+	// Modes lists the modes that this version has, starting with the best.
 	Modes []modes.Mode
 }
 
@@ -90,7 +90,7 @@ type Failover struct {
 	// Fence checks whether the kernel can fence (block) the VIPs that have one owner. If it can't,
 	// the error is the reason.
 	Fence func() error
-	// Owner returns the status of this host's vipd owner.
+	// Owner returns the status of the vipd owner on this host.
 	Owner func() (*api.OwnerStatus, error)
 	// Members returns each etcd member's URLs.
 	Members func(ctx context.Context) ([][]string, error)
@@ -113,9 +113,9 @@ type observed struct {
 	Host
 	// vips holds the addresses of all frontends except node ports.
 	vips map[netip.Addr]bool
-	// interfaces lists the devices of the host.
+	// interfaces lists the host's devices.
 	interfaces []Interface
-	// backends holds the rules of each iptables backend and family.
+	// backends holds each iptables backend's rules, per family.
 	backends []*iptablesRules
 	// foreign lists other programs' rules that affect connection tracking, translation or marks.
 	foreign []foreignRule

@@ -20,7 +20,7 @@ func wantsIPVS(o *observed) bool {
 		o.Config.Mode == config.IPVSMode || o.Config.Mode == config.AutoMode
 }
 
-// checkSchedulers checks whether the kernel has the IPVS modules of the services' schedulers.
+// checkSchedulers checks whether the kernel has the IPVS modules for the services' schedulers.
 func checkSchedulers(_ context.Context, o *observed) (found []Finding) {
 	if !wantsIPVS(o) || o.module("ip_vs") == unseen || o.text("/lib/modules/"+o.release()+"/modules.dep") == "" {
 		return nil // the kernel's modules can't be listed; the trial of ipvs mode shows whether it works
@@ -81,8 +81,8 @@ func virtualSysctls(o *observed) []virtualSysctl {
 	return all
 }
 
-// checkVirtualServers checks the sysctls of IPVS. vipd sets them when it starts, unless
-// manage_sysctls is off or other programs have virtual servers.
+// checkVirtualServers checks IPVS's sysctls. vipd sets them when it starts, unless manage_sysctls
+// is off or other programs have virtual servers.
 func checkVirtualServers(_ context.Context, o *observed) (found []Finding) {
 	if o.mode().Name != config.IPVSMode || o.sysctl("net.ipv4.vs.conntrack") == "" {
 		return nil

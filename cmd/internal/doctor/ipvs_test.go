@@ -214,8 +214,8 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 	})
 }
 
-// TestMissingIPVS makes the trial of ipvs mode fail for several reasons. The finding must contain
-// the reason, and a command that fixes the cause, if the host's files show them.
+// TestMissingIPVS makes the ipvs mode trial fail for several reasons. The finding must contain the
+// reason, and a command that fixes the cause, if the host's files show them.
 func TestMissingIPVS(t *testing.T) {
 	for _, test := range []struct {
 		name     string

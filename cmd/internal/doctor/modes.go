@@ -27,7 +27,7 @@ type trial struct {
 func (t trial) known() bool { return t.skipped == "" }
 func (t trial) works() bool { return t.known() && t.err == nil }
 
-// tryModes tries every mode except the mode in use, and predicts which mode vipd would use.
+// tryModes tries every mode except the mode in use, and determines which mode vipd would use.
 func (o *observed) tryModes(ctx context.Context) {
 	for _, m := range o.Modes {
 		if o.Status != nil && o.Status.Mode.InUse == string(m.Name) {

@@ -10,8 +10,8 @@ import (
 	"vipd/balancer"
 )
 
-// nftObject is an object in the output of nft -j: a chain, a rule, or another object, for which
-// both fields are nil.
+// nftObject is an object in the output of nft -j: a chain, a rule, or any other object. For any
+// other object, both fields are nil.
 type nftObject struct {
 	Chain *nftChain `json:"chain"`
 	Rule  *nftRule  `json:"rule"`
@@ -32,7 +32,7 @@ type nftRule struct {
 	Expr   []map[string]json.RawMessage `json:"expr"`
 }
 
-// fromTables reports whether iptables-nft has probably created the chain. The rules of such chains
+// fromTables reports whether iptables-nft has probably created the chain. The rules in these chains
 // are read with iptables-save instead.
 func (c *nftChain) fromTables() bool {
 	return (c.Family == "ip" || c.Family == "ip6") && slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, c.Table) &&

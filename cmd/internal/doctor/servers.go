@@ -93,7 +93,7 @@ func foreignServers(o *observed) ([]server, error) {
 }
 
 // checkForeignServers lists other programs' virtual servers, which vipd never changes. It is a
-// problem if one has the address and port of a service.
+// problem if one of them has a service's address and port.
 func checkForeignServers(_ context.Context, o *observed) (found []Finding) {
 	foreign, err := foreignServers(o)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"vipd/cmd/internal/sockets"
 )
 
-// checkSockets looks for other programs that listen on the address and port of a frontend.
+// checkSockets looks for other programs that listen on a frontend's address and port.
 func checkSockets(_ context.Context, o *observed) (found []Finding) {
 	if len(o.Frontends) == 0 {
 		return nil
@@ -53,7 +53,7 @@ func foreignSockets(o *observed) map[balancer.PortRange][]sockets.Socket {
 	return all
 }
 
-// socketsIn returns the sockets on any port of a range.
+// socketsIn returns the sockets on any port in a range.
 func socketsIn(all map[balancer.PortRange][]sockets.Socket, ports balancer.PortRange) (in []sockets.Socket) {
 	if !ports.IsRange() {
 		return all[ports]

@@ -90,7 +90,7 @@ func checkWindows(_ context.Context, o *observed) []Finding {
 		"sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1")}
 }
 
-// checkLoose checks whether connection tracking accepts TCP connections whose first packets passed
+// checkLoose checks whether connection tracking accepts TCP connections whose first packets went
 // through another host.
 func checkLoose(_ context.Context, o *observed) []Finding {
 	if !o.mode().Forward || o.sysctl("net.netfilter.nf_conntrack_tcp_loose") != "0" {

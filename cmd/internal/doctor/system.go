@@ -12,7 +12,7 @@ import (
 	"vipd/cmd/internal/folder"
 )
 
-// Interface is a network device of the host.
+// Interface is a network device on the host.
 type Interface struct {
 	Name string
 	// Bridge reports whether the device is a Linux bridge.
@@ -33,7 +33,7 @@ type System struct {
 	// NotLinux reports whether the host's operating system is not Linux, so it lacks the files that
 	// most checks read.
 	NotLinux bool
-	// Interfaces lists the devices of the host.
+	// Interfaces lists the host's devices.
 	Interfaces func() ([]Interface, error)
 	// ReadFile reads a file of /proc, /sys, /lib/modules or /etc.
 	ReadFile func(path string) ([]byte, error)
