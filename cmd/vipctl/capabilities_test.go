@@ -38,7 +38,7 @@ func TestAutoHasAllCapabilities(t *testing.T) {
 					has = has && found
 				}
 			default:
-				t.Errorf("field %s of %T has a type that is not compared, want a case for it", name, balancer.Capabilities{})
+				t.Errorf("field %s of %T has a type that the test does not compare, want a case for it", name, balancer.Capabilities{})
 			}
 			if !has {
 				t.Errorf("auto: %s = %v, want at least the capabilities of mode %s: %v", name, auto.Field(i), m.Name, one.Field(i))

@@ -92,7 +92,7 @@ func TestDocsCommands(t *testing.T) {
 			var errs bytes.Buffer
 			w := cli.World{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &errs, Getenv: func(string) string { return "" }, Now: time.Now}
 			if code := run(ctx, w, args); code == cli.ExitWrongUse {
-				t.Errorf("%s:%d: stderr of vipctl %s = %s, want no usage error", file, i+1, strings.Join(args, " "), &errs)
+				t.Errorf("%s:%d: vipctl %s: stderr = %s, want no usage error", file, i+1, strings.Join(args, " "), &errs)
 			}
 		}
 	}
@@ -111,7 +111,7 @@ func TestFlagsAgreeAmongVerbs(t *testing.T) {
 			_, isBool := f.(*cli.BoolFlag)
 			for _, name := range f.Names() {
 				if before, known := hasValue[name]; known && before == isBool && !slices.Contains(differ, name) {
-					t.Errorf("flag %s of %s has a value only in some verbs, want a value in all verbs or in none", name, v.Name)
+					t.Errorf("flag %s of %s takes a value only in some verbs, want all or none", name, v.Name)
 				}
 				hasValue[name] = !isBool
 			}

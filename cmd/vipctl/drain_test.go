@@ -51,7 +51,7 @@ func TestOpenConnections(t *testing.T) {
 			{Service: "web", Backend: netip.MustParseAddrPort("192.168.1.12:8080"), State: state},
 		}
 		if got := countOpen(conns, targets); got != want {
-			t.Errorf("open connections of the target in state %q = %d, want %d", state, got, want)
+			t.Errorf("state %q: open connections = %d, want %d", state, got, want)
 		}
 	}
 }

@@ -127,11 +127,11 @@ func TestExportThenApplyChangesNothing(t *testing.T) {
 			t.Errorf("apply of %s: output =\n%s\nwant no change", form, got)
 		}
 		if now := f.etcdRevision(t); now != before {
-			t.Fatalf("%s: revision of etcd = %d, want %d", form, now, before)
+			t.Fatalf("%s: etcd's revision = %d, want %d", form, now, before)
 		}
 		again := f.do(cli.ExitDone, "export", "-o", form)
 		if again != out {
-			t.Errorf("second export of %s (-want +got):\n%s", form, cmp.Diff(out, again))
+			t.Errorf("%s: second export (-want +got):\n%s", form, cmp.Diff(out, again))
 		}
 	}
 }
@@ -153,7 +153,7 @@ func TestHistoryLaw(t *testing.T) {
 			switch kind := r.IntN(4); {
 			case kind == 0 && now != nil:
 				if out := f.do(cli.ExitDone, "delete", "service", name, "--dry-run"); !strings.Contains(out, name+": would be removed") {
-					t.Errorf("%s: output of a removal with --dry-run = %q, want the message for a removal", at, out)
+					t.Errorf("%s: removal with --dry-run: output = %q, want the message for a removal", at, out)
 				}
 				f.expect(t, at+", rehearsed", name, now, texts)
 				f.do(cli.ExitDone, "delete", "service", name)

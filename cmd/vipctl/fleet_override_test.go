@@ -157,7 +157,7 @@ func TestOverridesLaw(t *testing.T) {
 				}
 			}
 			if got != old {
-				t.Fatalf("step %d, after %q: override of %s = %+v, want %+v", step, words, target, got, old)
+				t.Fatalf("step %d, after %q: %s: override = %+v, want %+v", step, words, target, got, old)
 			}
 		}
 	}
@@ -292,7 +292,7 @@ func TestOverridePlace(t *testing.T) {
 			t.Errorf("%q: exit code = %d, want 0: %s", test.line, code, l.err)
 		}
 		if daemon, etcd := len(d.overrideRequests) > asked, f.read().Revision > before; daemon == test.etcd || etcd != test.etcd {
-			t.Errorf("%q: daemon changed = %v, etcd changed = %v; want etcd changed = %v, and only one of the two", test.line, daemon, etcd, test.etcd)
+			t.Errorf("%q: daemon changed = %v, etcd changed = %v; want etcd changed = %v, and exactly one of the two changed", test.line, daemon, etcd, test.etcd)
 		}
 	}
 }
@@ -349,7 +349,7 @@ func TestSocketAndEtcdPrecedence(t *testing.T) {
 	t.Setenv("VIPCTL_ETCD", "http://127.0.0.1:1")
 	for _, verb := range []string{"get services", "describe service web", "weight web 192.168.1.11 3"} {
 		if code := s.run(t.Context(), strings.Fields(verb)...); code != cli.ExitFailed {
-			t.Errorf("exit code of %s with both in the environment = %d, want failure: %s", verb, code, s.out)
+			t.Errorf("%s with both in the environment: exit code = %d, want failure: %s", verb, code, s.out)
 		}
 		t.Setenv("VIPCTL_SOCKET", "")
 		if code := s.run(t.Context(), append(strings.Fields(verb), "--socket", socket)...); code != cli.ExitDone {

@@ -179,7 +179,7 @@ func TestParallelApplies(t *testing.T) {
 		}
 	}
 	if len(acknowledged) > 0 {
-		t.Errorf("acknowledged writes missing from the history = %v, want none", acknowledged)
+		t.Errorf("acknowledged writes that the history lacks = %v, want none", acknowledged)
 	}
 }
 
@@ -479,7 +479,7 @@ func TestFleetWatch(t *testing.T) {
 	world := cli.World{Stdout: out, Stderr: errs, Now: time.Now, Getenv: func(string) string { return "" }}
 	code := run(ctx, world, append([]string{"get", "services", "-w"}, f.flags...))
 	if want := strings.Count(out.String(), "NAME  VIPS"); code != cli.ExitDone || step != len(steps) || want < 3 {
-		t.Errorf("exit code after %d steps = %d, want 0 after all steps:\n%s%s", step, code, out, errs)
+		t.Errorf("after %d steps: exit code = %d, want 0 after all steps:\n%s%s", step, code, out, errs)
 	}
 }
 

@@ -26,7 +26,7 @@ func FuzzGiven(f *testing.F) {
 		wrong := slices.ContainsFunc(g.problems, isError)
 		for _, s := range p.Steps {
 			if s.Service == nil && !wrong {
-				t.Errorf("problems of the invalid service %s = none, want at least one problem", s.Name)
+				t.Errorf("invalid service %s: no problems, want at least one", s.Name)
 			}
 		}
 		for _, p := range g.problems {
@@ -35,7 +35,7 @@ func FuzzGiven(f *testing.F) {
 			}
 		}
 		if len(g.services) == 0 && len(g.bare) == 0 && !wrong {
-			t.Error("problems of an empty input = none, want at least one problem")
+			t.Error("empty input: no problems, want at least one")
 		}
 	})
 }

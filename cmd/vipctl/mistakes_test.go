@@ -109,7 +109,7 @@ func (s *session) wayOut(t *testing.T, what string, e syscall.Errno, do func()) 
 	text := s.err.String()
 	_, way, _ := strings.Cut(text, e.Error())
 	if !strings.HasPrefix(text, "vipctl: ") || !strings.Contains(text, "/the/place") || !strings.Contains(way, "; ") || bareError.MatchString(text) {
-		t.Errorf("%s: text of %v = %q, want the path, the cause and the remedy in it", what, e, text)
+		t.Errorf("%s: %v: text = %q, want the path, the cause and the remedy in it", what, e, text)
 	}
 }
 

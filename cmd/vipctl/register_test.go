@@ -49,7 +49,7 @@ func TestRegister(t *testing.T) {
 	l.stop()
 	l.waitForExit(cli.ExitDone)
 	if f.endpoint("web", webID) != nil {
-		t.Error("endpoint exists after the exit = true, want false")
+		t.Error("endpoint still exists after the exit")
 	}
 	if d := cmp.Diff("vipctl: web/10.0.0.1:8080 is registered\nvipctl: web/10.0.0.1:8080 is removed\n", l.err.String()); d != "" {
 		t.Errorf("stderr (-want +got):\n%s", d)
@@ -192,7 +192,7 @@ func TestRegisterCommandEnds(t *testing.T) {
 		_ = feed.Close() // the command reads vipctl's stdin until it is closed
 		p.waitForExit(test.code)
 		if f.endpoint("web", webID) != nil {
-			t.Errorf("%s: endpoint exists after the exit = true, want false", test.script)
+			t.Errorf("%s: endpoint still exists after the exit", test.script)
 		}
 		p.waitForStderr(test.says)
 	}
@@ -210,7 +210,7 @@ func TestRegisterNoCommand(t *testing.T) {
 	f.do(5, "register", "web", webID, "--", "sh", "-c", "exit 5")
 	r, err := f.Client().Get(t.Context(), webKey)
 	if err != nil || len(r.Kvs) > 0 {
-		t.Errorf("read of the endpoint = %v, error = %v; want no endpoint and no error", r, err)
+		t.Errorf("response = %v, error = %v; want no endpoint and no error", r, err)
 	}
 }
 
@@ -277,7 +277,7 @@ func TestRegisterDrains(t *testing.T) {
 	p.waitForExit(5)
 	p.waitForStdout("asked")
 	if f.endpoint("web", webID) != nil {
-		t.Error("endpoint exists after the exit = true, want false")
+		t.Error("endpoint still exists after the exit")
 	}
 }
 

@@ -304,7 +304,7 @@ func TestColorFlagAndTerminal(t *testing.T) {
 			s.out.b.Reset()
 			s.run(t.Context(), strings.Fields(line)...)
 			if got := strings.Contains(s.out.String(), "\x1b["); got != color {
-				t.Errorf("%s, color %v: colors in the output = %v, want the other value", line, color, got)
+				t.Errorf("%s, color %v: colors in the output = %v, want the opposite", line, color, got)
 			}
 		}
 		if s.err.String() != "" {
@@ -331,11 +331,11 @@ func TestHelpOfEachVerb(t *testing.T) {
 		}
 		got := s.out.String()
 		if !strings.HasPrefix(got, usage) {
-			t.Errorf("help of %q starts with %.60q, want %q", line, got, usage)
+			t.Errorf("%q: help starts with %.60q, want %q", line, got, usage)
 		}
 		for _, l := range strings.Split(got, "\n") {
 			if table.Width(l) > 80 || strings.HasSuffix(l, " ") {
-				t.Errorf("help of %q: a line has %d columns, want at most 80: %q", line, table.Width(l), l)
+				t.Errorf("%q: a line has %d columns, want at most 80: %q", line, table.Width(l), l)
 			}
 		}
 		if v == nil {
@@ -343,11 +343,11 @@ func TestHelpOfEachVerb(t *testing.T) {
 		}
 		for _, part := range []string{v.Example, "\nOther flags: --socket"} {
 			if !strings.Contains(got, part) {
-				t.Errorf("help of %q lacks %q", line, part)
+				t.Errorf("%q: help lacks %q", line, part)
 			}
 		}
 		if v.Brief == "" || v.About == "" || len(v.Brief) > 65 {
-			t.Errorf("brief text of %s = %q, want a short phrase", v.Name, v.Brief)
+			t.Errorf("%s: Brief = %q, want a short phrase", v.Name, v.Brief)
 		}
 	}
 }
@@ -456,7 +456,7 @@ func TestTerminalCutsLongNames(t *testing.T) {
 		}
 		got := s.out.String()
 		if strings.Contains(got, string(long)) != c.whole || strings.Contains(got, "…") == c.whole {
-			t.Errorf("output of %s in %d columns =\n%s\nwant the name cut only on terminals and in wide tables", c.line, c.width, got)
+			t.Errorf("%s in %d columns: output =\n%s\nwant the name cut only on terminals and in wide tables", c.line, c.width, got)
 		}
 		for l := range strings.Lines(got) {
 			if w := table.Width(strings.TrimSuffix(l, "\n")); w > c.width && !c.whole && !strings.HasSuffix(c.line, "wide") || w > 160 && !c.whole {
@@ -482,7 +482,7 @@ func TestTerminalCutsLongCells(t *testing.T) {
 			t.Errorf("%s: exit code = %d, want 0: %s", c.line, code, s.err)
 		}
 		if got := s.out.String(); !strings.Contains(got, c.has) || strings.Contains(got, c.lacks) {
-			t.Errorf("output of %s =\n%s\nwant %q in it, and not %q", c.line, got, c.has, c.lacks)
+			t.Errorf("%s: output =\n%s\nwant %q in it, and not %q", c.line, got, c.has, c.lacks)
 		}
 	}
 }
@@ -496,7 +496,7 @@ func TestTextsFitTheTerminal(t *testing.T) {
 		s.Width = width
 		s.out.b.Reset()
 		if code := s.run(t.Context(), "status"); code != cli.ExitDone {
-			t.Fatalf("width %d: exit code of status = %d, want 0: %s", width, code, s.err)
+			t.Fatalf("status, width %d: exit code = %d, want 0: %s", width, code, s.err)
 		}
 		text := s.out.String()
 		if strings.Contains(text, problem) != unbroken {
@@ -509,7 +509,7 @@ func TestTextsFitTheTerminal(t *testing.T) {
 		}
 		for line := range strings.Lines(text) {
 			if got := table.Width(strings.TrimSuffix(line, "\n")); width > 0 && got >= width {
-				t.Errorf("width %d: columns of a line = %d, want fewer: %s", width, got, line)
+				t.Errorf("width %d: a line has %d columns, want fewer: %s", width, got, line)
 			}
 		}
 	}

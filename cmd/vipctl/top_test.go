@@ -169,7 +169,7 @@ func TestVerbsSendNoQueries(t *testing.T) {
 	cmd.Env = append(os.Environ(), "TERM=xterm")
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.HasPrefix(string(out), "vipctl ") || strings.Contains(string(out), "\x1b") {
-		t.Errorf("error = %v, output in the terminal = %q; want only the verb's output", err, out)
+		t.Errorf("error = %v, terminal output = %q; want only the verb's output", err, out)
 	}
 }
 

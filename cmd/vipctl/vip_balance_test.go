@@ -30,7 +30,7 @@ func TestDrainWithoutAnother(t *testing.T) {
 		t.Errorf("exit code = %d, want 0 and a message about the VIP:\n%s%s", code, stdout, stderr)
 	}
 	if _, stdout, stderr = f.run(t.Context(), "ana", "undrain", "--node", "gw1"); !strings.Contains(stdout+stderr, "it may own VIPs again") {
-		t.Errorf("undrain: output = %s%s, want a message that the standby ended", stdout, stderr)
+		t.Errorf("undrain: output = %s%s, want a message that standby ended", stdout, stderr)
 	}
 }
 

@@ -81,7 +81,7 @@ func TestRevisionWait(t *testing.T) {
 			v := &revisionWait{revision: 5, named: test.named}
 			for _, l := range test.polls {
 				if got := awaitedText(v, v.awaited(l.nodes, start.Add(l.after))); got != l.want {
-					t.Errorf("state after %s = %q, want %q", l.after, got, l.want)
+					t.Errorf("after %s: state = %q, want %q", l.after, got, l.want)
 				}
 			}
 		})
@@ -282,7 +282,7 @@ func TestWaitThroughAnOutage(t *testing.T) {
 	l.waitForExit(cli.ExitFailed)
 	_, stderr := f.do(cli.ExitFailed, "wait", "--revision", "41", "--timeout", "1s")
 	if !strings.HasSuffix(stderr, "vipctl: etcd did not answer within 1s\n") {
-		t.Errorf("stderr = %q, want a timeout of etcd", stderr)
+		t.Errorf("stderr = %q, want an etcd timeout", stderr)
 	}
 }
 

@@ -307,7 +307,7 @@ func TestSingleEdits(t *testing.T) {
 	}
 	t.Log(counts, time.Since(began))
 	if counts["reload"] < 500 || counts["restart"] < 20 {
-		t.Errorf("number of checks = %v, want at least 500 after reloads and 20 after restarts", counts)
+		t.Errorf("checks = %v, want at least 500 after reloads and 20 after restarts", counts)
 	}
 }
 

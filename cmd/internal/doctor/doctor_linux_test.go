@@ -68,7 +68,7 @@ func wantFinding(t *testing.T, h Host, check string, level Level, part string) F
 	t.Helper()
 	found := find(t, h, check, part)
 	if len(found) != 1 || found[0].Level != level {
-		t.Fatalf("%s: findings = %+v with the text %q, want one finding with level %s; all findings of the check: %+v", check, found, part, level, find(t, h, check, ""))
+		t.Fatalf("%s: findings = %+v that contain %q, want one finding with level %s; all findings: %+v", check, found, part, level, find(t, h, check, ""))
 	}
 	return found[0]
 }
@@ -115,7 +115,7 @@ func TestRealBackends(t *testing.T) {
 	wantFinding(t, namespace(t), "tools", Warning, "other programs also have rules in the legacy tables (iptables, rules: 1), and vipd uses nft")
 	run(t, strings.TrimPrefix(wantFinding(t, namespace(t), "firewall", Problem, "FORWARD of iptables-legacy drops packets that no rule accepts, and vipd uses the other").Fix, "$ "))
 	if left := find(t, namespace(t), "firewall", "iptables-legacy"); len(left) > 0 {
-		t.Errorf("finding after running its command = %+v, want none", left)
+		t.Errorf("after running the command: finding = %+v, want none", left)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestRealDropsBefore(t *testing.T) {
 			}
 			wantFinding(t, namespace(t), "firewall", OK, "FORWARD of "+program+" drops packets that no rule accepts; vipd accepts its own connections there")
 			if got := Drops(t.Context(), namespace(t)); len(got) > 0 {
-				t.Errorf("%s %s: Drops() after the fix = %+v, want none", program, test.rule, got)
+				t.Errorf("%s %s: after the fix: Drops() = %+v, want none", program, test.rule, got)
 			}
 			flush(t)
 		}
@@ -201,7 +201,7 @@ func TestRealOthers(t *testing.T) {
 	f := wantFinding(t, namespace(t), "firewall", Problem, "a rule of another program translates connections to 10.96.0.10:80/tcp (web)")
 	run(t, f.Fix)
 	if left := find(t, namespace(t), "firewall", "translates"); len(left) > 0 {
-		t.Errorf("finding after running its command = %+v, want none", left)
+		t.Errorf("after running the command: finding = %+v, want none", left)
 	}
 }
 
@@ -280,7 +280,7 @@ func TestRealForeignRules(t *testing.T) {
 			run(t, f.Fix)
 		}
 		if left := slices.DeleteFunc(Drops(t.Context(), h()), func(f Finding) bool { return !isFinding(f) }); len(left) > 0 {
-			t.Errorf("%s, %s: %s: findings after the command = %+v, want none", test.mode, test.chain, test.rule, left)
+			t.Errorf("%s, %s: %s: after the command: findings = %+v, want none", test.mode, test.chain, test.rule, left)
 		}
 		flush(t)
 		for _, table := range []string{"raw", "nat", "mangle"} {
@@ -301,7 +301,7 @@ func TestRealSysctls(t *testing.T) {
 		{"net.ipv4.conf.all.rp_filter", "1", "rp_filter is strict on all", Note},
 	} {
 		if found := find(t, namespace(t), "sysctls", test.part); len(found) > 0 {
-			t.Errorf("findings before the change = %+v, want none", found)
+			t.Errorf("before the change: findings = %+v, want none", found)
 		}
 		l.Host().Sysctl(test.sysctl, test.value)
 		f := wantFinding(t, namespace(t), "sysctls", test.level, test.part)
@@ -310,7 +310,7 @@ func TestRealSysctls(t *testing.T) {
 		}
 		run(t, strings.Replace(f.Fix, "sysctl -w", "sysctl -qw", 1))
 		if left := find(t, namespace(t), "sysctls", test.part); len(left) > 0 {
-			t.Errorf("findings after %q = %+v, want none", f.Fix, left)
+			t.Errorf("after %q: findings = %+v, want none", f.Fix, left)
 		}
 	}
 }

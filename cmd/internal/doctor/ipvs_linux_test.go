@@ -30,7 +30,7 @@ func TestIPVSReal(t *testing.T) {
 	wantIPVSFinding(t, h, OK, "ipvs mode works here")
 	wantIPVSFinding(t, h, OK, "auto uses ipvs mode, the best mode that works here")
 	if left := string(must(t, h.ReadFile, ipvsTable)); strings.Count(left, "\n") != 3 {
-		t.Errorf("virtual servers after the trial =\n%s\nwant the same as before", left)
+		t.Errorf("after the trial: virtual servers =\n%s\nwant the same as before", left)
 	}
 	wantIPVSFinding(t, h, OK, "the kernel has the schedulers that services use: ip_vs_mh")
 	wantIPVSFinding(t, h, "", "IPVS finds connections in a table of ") // the level depends on the table's size
@@ -65,7 +65,7 @@ func wantIPVSFinding(t *testing.T, h Host, level Level, part string) Finding {
 	t.Helper()
 	found := ipvsFindings(t, h, part)
 	if len(found) != 1 || level != "" && found[0].Level != level {
-		t.Fatalf("findings = %+v with the text %q, want one finding with level %s; all findings: %+v", found, part, level, ipvsFindings(t, h, ""))
+		t.Fatalf("findings = %+v that contain %q, want one finding with level %s; all findings: %+v", found, part, level, ipvsFindings(t, h, ""))
 	}
 	return found[0]
 }

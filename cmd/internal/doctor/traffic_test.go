@@ -154,7 +154,7 @@ func TestManyServices(t *testing.T) {
 	m.Status, m.NoDaemon = nil, "no vipd answers"
 	m.wantArrival(t, OK, "10.96.0.0, 10.96.0.1, 10.96.0.2, 10.96.0.3, 10.96.0.4 and 9995 more are held on lo by a vipd that does not answer: reached by programs of this host, and by other hosts that have a route to this host")
 	if took := time.Since(began); took > wait.Bound(20*time.Second) {
-		t.Errorf("two examinations lasted %s, want less than the time limit", took)
+		t.Errorf("two examinations took %s, want less than the time limit", took)
 	}
 	if looks > 20 {
 		t.Errorf("devices were read %d times, want at most 20", looks)

@@ -136,7 +136,7 @@ func TestFollowers(t *testing.T) {
 	for _, e := range events {
 		var i int
 		if _, err := fmt.Sscan(e.Text, &i); err != nil || i < next[e.Service] {
-			t.Errorf("event %q of %s is out of order (%v), want the order of recording", e.Text, e.Service, err)
+			t.Errorf("event %q of %s is out of order (%v), want the order in which events were recorded", e.Text, e.Service, err)
 		}
 		next[e.Service] = i + 1
 	}

@@ -45,6 +45,6 @@ func TestForeignHolder(t *testing.T) {
 	lock, err := Acquire(Holder{})
 	foreign, ok := errors.AsType[*ForeignError](err)
 	if !ok || foreign.UID != nobody || lock != nil {
-		t.Errorf("Acquire = %v, %v, want a ForeignError of user %d", lock, err, nobody)
+		t.Errorf("Acquire = %v, %v, want a ForeignError with user %d", lock, err, nobody)
 	}
 }

@@ -43,7 +43,7 @@ func TestRates(t *testing.T) {
 		w.Add(counted(20+i, 10, 10))
 	}
 	if n := len(w.Services()[0].Past); n != Kept {
-		t.Errorf("number of kept rates = %d, want the maximum number", n)
+		t.Errorf("past rates = %d, want the maximum number", n)
 	}
 	w.Add(api.Traffic{At: time.Unix(1e6, 0)})
 	if len(w.series) != 0 || len(w.Services()) != 0 {

@@ -43,7 +43,7 @@ func TestExamplesMatch(t *testing.T) {
 		files = append(files, found...)
 	}
 	if len(files) < 20 {
-		t.Fatalf("number of configurations = %d, want at least 20", len(files))
+		t.Fatalf("configurations = %d, want at least 20", len(files))
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)

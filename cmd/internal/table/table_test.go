@@ -30,7 +30,7 @@ func TestParts(t *testing.T) {
 		tab.Row(row...)
 		text += tab.Part(Form{Width: 60})
 		if tab.Len() != 0 {
-			t.Fatalf("rows after Part = %d, want 0", tab.Len())
+			t.Fatalf("after Part: rows = %d, want 0", tab.Len())
 		}
 	}
 	want := "NAME  N  STATE\na     1  up\nlonger  20  up\nb        3  down\n"
@@ -76,7 +76,7 @@ func TestTextLaws(t *testing.T) {
 		text := tab.Text(Form{})
 		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 		if len(lines) != rows+1 {
-			t.Fatalf("number of lines = %d, want %d:\n%q", len(lines), rows+1, text)
+			t.Fatalf("lines = %d, want %d:\n%q", len(lines), rows+1, text)
 		}
 		at := Width(lines[0][:strings.Index(lines[0], "C")])
 		for _, line := range lines[1:] {
@@ -135,7 +135,7 @@ func TestWidthCutsTheWidest(t *testing.T) {
 		t.Errorf("table =\n%swant\n%s", got, want)
 	}
 	if got := tab.Text(Form{Width: 49, Color: true}); !strings.Contains(got, "\x1b[31ma-name-…ong-01\x1b[0m  10") {
-		t.Errorf("table in colour =\n%s\nwant a style around the cut name", got)
+		t.Errorf("colored table =\n%s\nwant a style around the cut name", got)
 	}
 	if got := tab.Text(Form{}); !strings.Contains(got, "a-name-that-is-too-long-01") {
 		t.Errorf("table without a width =\n%s\nwant the whole name in it", got)
@@ -165,7 +165,7 @@ func TestWidthLaws(t *testing.T) {
 			widest = max(widest, Width(strings.TrimSuffix(line, "\n")))
 		}
 		if widest <= width && text != whole {
-			t.Fatalf("width %d is enough for the whole table\n%sgot\n%s", width, whole, text)
+			t.Fatalf("width %d: want the whole table, which fits:\n%sgot\n%s", width, whole, text)
 		}
 		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 		at := Width(lines[0][:strings.Index(lines[0], "C")])
