@@ -132,8 +132,8 @@ func needsOfConfig(c *config.Config) []need {
 	return needs
 }
 
-// lacksFlowtable returns a text if fast_path is set in a mode without flowtables. Otherwise it
-// returns "".
+// lacksFlowtable describes the problem if fast_path is set in a mode without flowtables. Otherwise
+// it returns "".
 func lacksFlowtable(c *config.Config) string {
 	if len(c.FastPath) > 0 && (c.Mode == config.UserspaceMode || c.Mode == config.IPVSMode) {
 		return fmt.Sprintf(`has no effect in %s mode: it needs mode = "nftables" or "iptables"`, c.Mode)
@@ -141,8 +141,8 @@ func lacksFlowtable(c *config.Config) string {
 	return ""
 }
 
-// lacksInterface returns a text if the interface for VIPs is missing and vipd would not create it.
-// Otherwise it returns "".
+// lacksInterface describes the problem if the interface for VIPs is missing and vipd would not
+// create it. Otherwise it returns "".
 func lacksInterface(a config.Addresses) string {
 	if !a.Bind || strings.HasPrefix(a.Interface, "vipd") {
 		return ""
@@ -179,8 +179,8 @@ func lacksFile(path string) string {
 	return ""
 }
 
-// lacksLogFolder returns a text if the directory of an access log is missing. Otherwise it returns
-// "". vipd creates the log, but not its directory.
+// lacksLogFolder describes the missing directory of an access log. It returns "" if the directory
+// exists. vipd creates the log, but not its directory.
 func lacksLogFolder(log string) string {
 	if log == "" || log == balancer.JournalLog {
 		return ""

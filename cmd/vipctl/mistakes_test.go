@@ -145,7 +145,7 @@ func record(t *testing.T, b *strings.Builder, args ...string) {
 	}
 }
 
-// wrongUses returns the messages for mistakes in each verb's command line.
+// wrongUses returns the messages for incorrect usage of each verb.
 func wrongUses(t *testing.T) string {
 	t.Setenv("VIPCTL_SOCKET", "nowhere.sock")
 	var b strings.Builder

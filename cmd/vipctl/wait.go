@@ -171,7 +171,7 @@ type revisionWait struct {
 
 	seen map[string]lastSeen
 	// done lists the nodes that have finished. left lists the nodes that left before they finished,
-	// and that are no longer awaited.
+	// which are no longer awaited.
 	done, left []string
 	// problems maps the nodes in done to the problems that they report, as sentences.
 	problems map[string][]string

@@ -320,8 +320,8 @@ func (c *Client) bound(ctx context.Context, patience time.Duration) (context.Con
 	return ctx, &silence{patience: patience, timer: timer, cancel: cancel}
 }
 
-// restartingReader returns a reader for the answer that restarts the timer whenever data arrives.
-// From then on, patience limits the wait for each part of the answer.
+// restartingReader returns a reader for the answer that restarts the timer at each read. From then
+// on, patience limits the wait for each part of the answer.
 func (s *silence) restartingReader(body io.Reader) io.Reader {
 	if s == nil {
 		return body

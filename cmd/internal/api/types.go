@@ -85,7 +85,7 @@ type Mode struct {
 	InUse string `json:"in_use"`
 	// Wanted is the configured mode.
 	Wanted string `json:"wanted"`
-	// Reason explains why this mode is in use, with the reason of each rejected mode.
+	// Reason explains why this mode is in use, and why each rejected mode was rejected.
 	Reason string `json:"reason"`
 	// Fallback reports whether the mode in use differs from the wanted mode.
 	Fallback bool `json:"fallback"`
