@@ -8,14 +8,14 @@ import (
 	"vipd/balancer/snap"
 )
 
-// applied is the state that the engine believes a dataplane to have. It includes keys that differ
-// from the wanted state because their changes failed.
+// applied is the engine's view of a dataplane's state. A key whose last change failed differs from
+// the wanted state.
 type applied struct {
 	// frontends maps each key to the frontend that was applied, or to a mark if its state is
 	// unknown (see markUnknown).
 	frontends snap.Map[balancer.Key, *balancer.Frontend]
 	retries   map[balancer.Key]*retry
-	// removed holds frontends that were removed while their connections may continue.
+	// removed holds frontends that were removed but whose connections may still be open.
 	removed map[balancer.Key]removal
 }
 
@@ -65,8 +65,8 @@ func (a *applied) settle(key balancer.Key, f *balancer.Frontend) {
 // before, because the key may have been created although Apply failed.
 func (a *applied) markUnknown(key balancer.Key) { a.frontends = a.frontends.Set(key, unknown(key)) }
 
-// damaged returns the keys whose applied frontend was the wanted one, but whose frontend in found
-// differs from it.
+// damaged returns the keys that had the wanted frontend in a, but whose frontend in found differs
+// from it.
 func (a *applied) damaged(found snap.Map[balancer.Key, *balancer.Frontend], want balancer.Desired) (keys []balancer.Key) {
 	for key, change := range snap.Diff(a.frontends, found) {
 		if change.HadOld && want.Frontends.At(key) == change.Old {
@@ -76,7 +76,7 @@ func (a *applied) damaged(found snap.Map[balancer.Key, *balancer.Frontend], want
 	return keys
 }
 
-// retryOf returns the retry of a change. It adds the retry if there is none.
+// retryOf returns the retry of c, and adds it if missing.
 func (a *applied) retryOf(c Change) *retry {
 	t := a.retries[c.Key]
 	if t == nil || t.wanted != c.New {
@@ -86,8 +86,8 @@ func (a *applied) retryOf(c Change) *retry {
 	return t
 }
 
-// prune removes the retries of keys that have reached their desired state, and the removals whose
-// connections have ended.
+// prune removes the retries of keys whose desired state is applied, and the removals whose drain
+// time is over.
 func (a *applied) prune(want balancer.Desired) {
 	now := time.Now()
 	maps.DeleteFunc(a.removed, func(_ balancer.Key, r removal) bool { return r.until.Before(now) })

@@ -12,13 +12,13 @@ import (
 	"vipd/balancer/snap"
 )
 
-// batches applies the changes of a round in batches. If a batch fails, it splits the batch into
-// halves.
+// batches applies the changes of a round (one pass of [Engine.Run]) in batches. If a batch fails,
+// it splits the batch into halves.
 type batches struct {
 	*Engine
 	ctx         context.Context
 	failures    int // number of consecutive failures
-	maxFailures int // after this many, failures are assumed not to depend on single keys
+	maxFailures int // after this many, a failure is assumed not to be specific to a key
 	changes     int
 	failed      error // the first failure
 	postponed   error // the reason why changes were postponed
@@ -68,8 +68,8 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *batches {
 }
 
 // removedRangesFirst sorts a batch. A removed port range comes before all other changes if another
-// range is added on the same address, because the two ranges may overlap. Other removals keep their
-// places, so splitting the batch causes no gap between a removal and an addition.
+// range is added on the same address, because the two ranges may overlap. Other removals stay where
+// they are, so splitting the batch causes no gap between a removal and an addition.
 func removedRangesFirst(batch []Change) {
 	type place struct {
 		addr  netip.Addr
@@ -165,7 +165,7 @@ func (b *batches) fail(c Change, err error) {
 }
 
 // postpone leaves a batch for a later round. It does not count as an attempt, because the failure
-// does not depend on single keys. The state of these keys is unknown, because larger batches that
+// is not specific to these keys. The state of these keys is unknown, because larger batches that
 // failed may have applied some of them.
 func (b *batches) postpone(batch []Change) {
 	b.postponed = b.failed

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// backoff computes the times of retries after failures. The zero value has no failures.
+// backoff schedules retries after failures. The zero value has no failures.
 type backoff struct {
 	tries int       // number of consecutive failures
 	due   time.Time // time of the next attempt
@@ -17,8 +17,8 @@ func (b *backoff) fail(o *Options) {
 	b.due = time.Now().Add(o.pause(b.tries))
 }
 
-// pause returns the wait after a number of consecutive failures. It doubles from RetryMin to
-// RetryMax. Half of it is random, so changes that failed together are not retried together.
+// pause returns how long to wait after tries consecutive failures. The pause doubles from RetryMin
+// to RetryMax. Half of it is random, so changes that failed together are not retried together.
 func (o *Options) pause(tries int) time.Duration {
 	d := o.RetryMin
 	for i := 1; i < tries && d < o.RetryMax; i++ {

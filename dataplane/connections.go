@@ -36,8 +36,8 @@ func (c *Connection) Closed() bool {
 	return c.State == "time-wait" || c.State == "close" || c.State == "closed"
 }
 
-// These are the reasons why a connection ended: closed by both sides, reset by one side, cut by
-// vipd, or refused because no endpoint accepted it.
+// These are the values of Connection.End: closed by both sides, reset by one side, cut by vipd, or
+// refused because no endpoint accepted it.
 const (
 	EndClosed  = "closed"
 	EndReset   = "reset"
@@ -82,8 +82,8 @@ func (q *ConnectionQuery) Matches(c *Connection) bool {
 		(q.State == "" || q.State == c.State)
 }
 
-// matches reports whether a equals want. A want without an address matches everything, and a want
-// with port 0 matches every port.
+// matches reports whether a equals want. If want has no address, it matches everything. If its port
+// is 0, it matches every port.
 func matches(a, want netip.AddrPort) bool {
 	return !want.Addr().IsValid() || want.Addr() == a.Addr() && (want.Port() == 0 || want.Port() == a.Port())
 }
@@ -107,11 +107,11 @@ type EndsConnections interface {
 // FollowsConnections is implemented by a dataplane that reports connections when they start and
 // end.
 type FollowsConnections interface {
-	// Follow calls report for each connection that starts or ends, until ctx ends, and then returns
-	// nil. For a connection without a backend, it reports only the end. The connection is valid
-	// only until report returns. If report is too slow, Follow misses events and calls lost with
-	// the number of missed ends. This is 1 if the number is unknown, and 0 if only starts were
-	// missed.
+	// Follow calls report for each connection that starts or ends, until ctx is done, and then
+	// returns nil. For a connection without a backend, it reports only the end. The connection is
+	// valid only until report returns. If report is too slow, Follow misses events and calls lost
+	// with the number of missed ends. If that number is unknown, it is 1. If only starts were
+	// missed, it is 0.
 	Follow(ctx context.Context, report func(started bool, c *Connection), lost func(ends uint64)) error
 }
 

@@ -16,7 +16,8 @@ type FrontendCount struct {
 	// Failures is the number of failed connection attempts to backends. If the kernel opens the
 	// connections, it is the number of new TCP and SCTP connections without an answer.
 	Failures uint64
-	// KeptIn and KeptOut are the parts of In and Out that the kernel keeps (see BackendCount.Kept).
+	// KeptIn and KeptOut are the parts of In and Out that remain in the kernel (see
+	// BackendCount.Kept).
 	KeptIn, KeptOut uint64
 	// Tracked reports whether the kept bytes belong to conntrack flows. Every mode that reads
 	// conntrack counts such flows.
@@ -33,9 +34,10 @@ type BackendCount struct {
 	// Active is the number of live connections, without idle UDP flows. Failures has the same
 	// meaning as in FrontendCount.
 	Connections, Active, Failures uint64
-	// Tracked reports whether live connections are conntrack flows. Every mode that reads conntrack
-	// counts such flows.
+	// Tracked reports whether the live connections are conntrack flows. Every mode that reads
+	// conntrack counts such flows.
 	Tracked bool
-	// Kept is the part of Connections that the kernel keeps, so the next process also counts it.
+	// Kept is the part of Connections that remains in the kernel if this process exits, so the next
+	// process also counts it.
 	Kept uint64
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // Dataplane applies frontends in one mode. The methods from Observe to Close must not be called
-// concurrently. The other methods are safe for concurrent use. Abilities of only some modes are
-// separate small interfaces, such as [Yields]. Use [As] to find them.
+// concurrently. The other methods are safe for concurrent use. Abilities that only some modes have
+// are separate small interfaces, such as [Yields]. Use [As] to find them.
 type Dataplane interface {
 	// Capabilities returns the abilities of this dataplane on this host. The result never changes.
 	Capabilities() balancer.Capabilities
@@ -30,9 +30,9 @@ type Dataplane interface {
 	// and all other keys were applied. After any other error, the state of all keys is unknown, and
 	// the engine tries smaller batches.
 	Apply(ctx context.Context, batch []Change) error
-	// Close ends the dataplane. If keep is set, objects that forward traffic without this process
-	// remain in the kernel. Otherwise all objects are removed. Connections drain until ctx ends,
-	// but the removal always completes. Counters can still be read after Close.
+	// Close shuts the dataplane down. If keep is set, objects that forward traffic without this
+	// process remain in the kernel. Otherwise all objects are removed. Connections drain until ctx
+	// is done, but the removal always completes. Counters can still be read after Close.
 	Close(ctx context.Context, keep bool) error
 	// Traits returns the dataplane's requirements for the host, and describes how it works on this
 	// host.
@@ -72,7 +72,7 @@ type Traits struct {
 	Drains bool
 }
 
-// Digest is a hash of a frontend in the form that a dataplane applies. No frontend has the digest
+// Digest is a hash of the fields of a frontend that a dataplane applies. No frontend has the digest
 // 0.
 type Digest uint64
 
@@ -92,7 +92,7 @@ type Observation struct {
 	// damaged frontend has the digest 0.
 	Digests map[balancer.Key]Digest
 	// Damage lists the missing or broken objects that all frontends share. Observe does not repair
-	// them. Instead the engine applies every frontend, and that Apply repairs the objects.
+	// them. Instead, the engine applies every frontend, which repairs them.
 	Damage []string
 	// ReapplyAll requests an Apply of every frontend even if nothing differs. A dataplane sets it
 	// while the frontends of an earlier process are unknown.
@@ -103,7 +103,7 @@ type Observation struct {
 // their errors.
 type KeyErrors map[balancer.Key]error
 
-// Error returns the texts of the errors, in the order of their keys.
+// Error returns the error messages, in the order of their keys.
 func (e KeyErrors) Error() string {
 	texts := make([]string, 0, len(e))
 	for _, k := range e.keys() {

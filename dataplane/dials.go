@@ -25,13 +25,13 @@ type CountsClients interface {
 	FullLimits() []balancer.Name
 }
 
-// WatchesUnanswered is implemented by a dataplane whose connections are opened by the kernel, if
-// the kernel can report unanswered connections.
+// WatchesUnanswered is implemented by a dataplane whose connections are opened by the kernel, and
+// that can find unanswered connections.
 type WatchesUnanswered interface {
 	// WatchUnanswered calls report for new connections that backends do not answer, and counts
-	// these connections as failures. It returns nil when ctx ends. If refusals is true, it also
+	// these connections as failures. It returns nil when ctx is done. If refusals is true, it also
 	// reports refused connections, which needs more CPU time in the kernel. It returns an error if
-	// the kernel can't report connections. The caller may then try again. Calls of report do not
+	// the kernel can't report connections. The caller may then try again. Calls to report do not
 	// overlap, and report must not block.
 	WatchUnanswered(ctx context.Context, refusals bool, report func(FailedConnect)) error
 }

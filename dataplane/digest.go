@@ -10,8 +10,8 @@ import (
 	"vipd/balancer"
 )
 
-// DigestOf hashes every field of f, for dataplanes that apply all fields. The result is the same in
-// every process.
+// DigestOf hashes every field of f, on behalf of dataplanes that apply all fields. The result is
+// the same in every process.
 func DigestOf(f *balancer.Frontend) Digest {
 	w := digester{buf: make([]byte, 0, 512)}
 	w.addrPort(f.AddrPort())
@@ -72,8 +72,7 @@ type digester struct{ buf []byte }
 func (w *digester) number(n int64) { w.buf = binary.AppendVarint(w.buf, n) }
 
 // newer appends the fields of a policy that follow SlowStart, if they are set. An unset field does
-// not change the digest, so digests that an earlier version has written into the kernel remain
-// valid.
+// not change the digest, so digests that an earlier version stored in the kernel remain valid.
 func (w *digester) newer(policy reflect.Value) {
 	slowStart, _ := policy.Type().FieldByName("SlowStart")
 	for i := slowStart.Index[0] + 1; i < policy.NumField(); i++ {

@@ -35,7 +35,7 @@ func TestDigestEveryField(t *testing.T) {
 		f.Key = k
 		check("key "+k.String(), f)
 	}
-	// If the same text is split differently between two adjacent fields, the digests must differ.
+	// Service and Port together contain "cab" in both frontends, but split differently.
 	a, b := base(), base()
 	a.Port, a.Service = "ab", "c"
 	b.Port, b.Service = "b", "ca"

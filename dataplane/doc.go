@@ -8,8 +8,8 @@
 // a failure, drift and a full comparison use the same code: it compares the applied state with the
 // desired state, and applies the difference.
 //
-// [Dataplane] is the interface of all modes. Abilities of only some modes are separate interfaces
-// ([Yields], [HandsOver], [ReportsDials], [WatchesUnanswered], [ListsConnections],
+// [Dataplane] is the interface of all modes. Abilities that only some modes have are separate
+// interfaces ([Yields], [HandsOver], [ReportsDials], [WatchesUnanswered], [ListsConnections],
 // [EndsConnections], [FollowsConnections], [Explains]), and [As] finds them.
 //
 // docs/contributing.md lists the steps for a new mode.

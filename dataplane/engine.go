@@ -35,13 +35,13 @@ type Options struct {
 	RetryMin, RetryMax time.Duration
 }
 
-// Metrics receives an engine's measurements. Calls of its methods do not overlap, and the methods
+// Metrics receives an engine's measurements. Calls to its methods do not overlap, and the methods
 // must not block.
 type Metrics interface {
 	// Synced reports a round that did work, and its duration. full reports whether the round
 	// started with Observe. changes is the number of applied keys.
 	Synced(full bool, took time.Duration, changes int, failed bool)
-	// Programmed reports the time from a change in the source until it was applied.
+	// Programmed reports how long it took from a change in the source until the change was applied.
 	Programmed(latency time.Duration)
 	// Repaired reports the repair of n objects that another program had changed. what describes the
 	// first damage.
@@ -69,7 +69,7 @@ type Engine struct {
 	// The goroutine of Run owns the fields below.
 	applied applied
 	compare comparison
-	whole   backoff // backoff after failures that concern all keys
+	whole   backoff // backoff after failures that are not specific to one key
 	watch   watch
 	repairs repairs
 	report  Status      // the next status to publish
@@ -101,8 +101,8 @@ func (e *Engine) Set(d balancer.Desired) {
 // Wanted returns the state of the last Set.
 func (e *Engine) Wanted() (d balancer.Desired, isSet bool) { return e.target.get() }
 
-// Behind returns the time since which the desired state has been waiting to be applied, except for
-// frontends in backoff. It returns zero if the desired state is applied.
+// Behind returns since when the desired state has not been fully applied. It ignores frontends in
+// backoff. It returns zero if the desired state is applied.
 func (e *Engine) Behind() time.Time { return e.target.since() }
 
 // Resync requests a full comparison.
@@ -137,11 +137,11 @@ func (e *Engine) Compare(ctx context.Context) (*Status, error) {
 }
 
 // Working returns the time that the loop has spent on the current batch or check, or zero if the
-// loop is idle. If the time is long, a call of the dataplane or the host hangs.
+// loop is idle. After a long time, the call to the dataplane or the host probably hangs.
 func (e *Engine) Working() time.Duration { return e.busy.length() }
 
-// Run applies the state of the last Set until ctx ends, and then returns nil. It does not close the
-// dataplane.
+// Run applies the state of the last Set until ctx is done, and then returns nil. It does not close
+// the dataplane.
 func (e *Engine) Run(ctx context.Context) error {
 	resync := time.NewTicker(e.ResyncInterval)
 	defer resync.Stop()
@@ -189,7 +189,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		if !wake.Sleep(ctx, time.Until(started.Add(e.MinInterval))) {
 			return nil
 		}
-		next := e.whole.due // single keys must also wait until then
+		next := e.whole.due // a retry of a single key also waits until then
 		if next.IsZero() {
 			next = e.applied.nextRetry()
 		}

@@ -31,7 +31,7 @@ type fixture struct {
 	counts
 }
 
-// counts holds what the engine has reported about its work.
+// counts holds the work that the engine has reported.
 type counts struct {
 	syncs, full, changes, failed, programmed, repaired int
 	damage                                             string // last reported damage that the engine has repaired
@@ -56,7 +56,6 @@ func newFixture(t *testing.T, seed uint64) *fixture {
 	return w
 }
 
-// start starts an engine that uses the fixture's kernel.
 func (w *fixture) start() { w.startOver(fake.NewHost(w.kernel)) }
 
 func (w *fixture) startOver(host dataplane.Host) { w.startWith(fake.New(w.kernel), host) }
@@ -170,9 +169,9 @@ func TestEngineConverges(t *testing.T) {
 			}
 			w.kernel.Fail(fake.Faults{}, seed)
 			w.change()
-			// This time is sufficient for the longest backoff and one check. It is not sufficient
-			// if a frontend was damaged instead of removed, because only the next full comparison
-			// detects such damage.
+			// Three minutes cover the longest backoff and one check, which detects removed
+			// frontends. A damaged frontend is detected only by the next full comparison, so drift
+			// needs nine more minutes.
 			time.Sleep(3 * time.Minute)
 			if drift {
 				time.Sleep(9 * time.Minute)
@@ -241,8 +240,8 @@ func TestEngineOneBadFrontend(t *testing.T) {
 	}
 }
 
-// TestEngineUnremovableLeftover starts an engine on a kernel that has a frontend which can't be
-// removed. The engine must become ready nevertheless.
+// TestEngineUnremovableLeftover starts an engine on a kernel with a frontend that can't be removed.
+// The engine must still become ready.
 func TestEngineUnremovableLeftover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -362,7 +361,7 @@ func TestEngineHeldChange(t *testing.T) {
 				time.Sleep(time.Minute)
 			}
 			if d := w.difference(); d != "" || len(w.engine.Status().Failing) > 0 {
-				t.Errorf("broken %v: difference = %q, failing = %v; want none of both", broken, d, w.engine.Status().Failing)
+				t.Errorf("broken %v: difference = %q, failing = %v; want neither", broken, d, w.engine.Status().Failing)
 			}
 			w.stop()
 		})
@@ -386,7 +385,7 @@ func TestEngineTotalFailure(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		// A round calls Apply at most about 30 times, and there are two rounds a minute.
 		if n := w.kernel.Applies() - before; n > 10*2*32 {
-			t.Errorf("calls of Apply in ten minutes of total failure = %d, want at most 640", n)
+			t.Errorf("calls to Apply in ten minutes of failures = %d, want at most 640", n)
 		}
 		if s := w.engine.Status(); s.Ready || !s.Tried {
 			t.Errorf("during the failure: ready = %v, tried = %v; want false, true", s.Ready, s.Tried)
@@ -425,7 +424,7 @@ func TestEngineRevertedFailure(t *testing.T) {
 			w.set()
 			time.Sleep(time.Minute)
 			if d := w.difference(); d != "" || len(w.engine.Status().Failing) > 0 {
-				t.Errorf("seed %d: difference = %q, failing = %v; want none of both", seed, d, w.engine.Status().Failing)
+				t.Errorf("seed %d: difference = %q, failing = %v; want neither", seed, d, w.engine.Status().Failing)
 			}
 			w.stop()
 		})

@@ -11,16 +11,16 @@ import (
 // Explains is implemented by a dataplane that can show how it chooses a backend.
 type Explains interface {
 	// Explain reports how this dataplane chooses a backend for a new connection from client to f.
-	// f must be applied, because Explain reads the kernel's objects. The client's port is 0 if it
-	// is unknown.
+	// The frontend f must already be applied, because Explain reads the kernel's objects. The
+	// client's port is 0 if it is unknown.
 	Explain(ctx context.Context, f *balancer.Frontend, client netip.AddrPort) (Explanation, error)
 }
 
 // Explanation describes how a dataplane chooses a backend for a new connection from one client to
 // one frontend.
 type Explanation struct {
-	// Sticky is the backend to which affinity sends the client. Left is the time until that ends.
-	// Sticky is invalid if affinity has no entry for the client.
+	// Sticky is the backend to which affinity sends the client. Left is how long this affinity
+	// still lasts. Sticky is invalid if affinity has no entry for the client.
 	Sticky netip.AddrPort `json:"sticky,omitzero"`
 	Left   time.Duration  `json:"left_ns,omitzero"`
 	// Choice describes how the dataplane chooses a backend if affinity does not apply.
@@ -38,7 +38,7 @@ type Explanation struct {
 type Share struct {
 	Backend netip.AddrPort `json:"backend"`
 	// Part is between 0 and 1. If the dataplane can compute the backend for this client, that
-	// backend has 1.
+	// backend's Part is 1.
 	Part float64 `json:"part"`
 }
 

@@ -22,13 +22,14 @@ type Host interface {
 	// Resync makes the next Prepare and Finish compare all rules and sets of the guard with the
 	// kernel. If addresses is true, they also compare addresses and routes.
 	Resync(addresses bool)
-	// Problems returns a problem for each part of the desired state that this host can't have.
+	// Problems returns a problem for each part of the desired state that can't be applied on this
+	// host.
 	Problems() []balancer.Problem
 	// Repaired returns descriptions of the objects that other programs had changed and that Intact
 	// has repaired since the last call.
 	Repaired() []string
 	// Alerts calls tell whenever the kernel reports a change that may have damaged vipd's objects,
-	// until ctx ends. The change may be vipd's own. tell must not block.
+	// until ctx is done. The change may be vipd's own. tell must not block.
 	Alerts(ctx context.Context, tell func())
 	// Ready returns an error if c must wait because the restrictions for its clients are not in
 	// force yet. The engine calls it between Prepare and Apply, for each change that is not a

@@ -12,7 +12,7 @@ type Needs struct {
 	// LocalIn reports whether the kernel handles packets on the input path, as virtual servers do.
 	// Then only replies traverse the FORWARD chain, and virtual servers have their own sysctls.
 	LocalIn bool
-	// Translates reports whether conntrack translates connections although the mode does not
+	// Translates reports whether conntrack translates connections even though the mode does not
 	// forward packets, as redirects of userspace mode do.
 	Translates bool
 	// TranslatesAll reports whether every packet that opens a connection to a frontend is
@@ -21,7 +21,7 @@ type Needs struct {
 	TranslatesAll bool
 	// Resets reports whether connections exist only in conntrack. If so, a TCP packet without SYN
 	// that is new to conntrack belongs to a connection that was ended or lost, so the connection is
-	// reset. If the packet were translated again, it could reach its former endpoint, and the
+	// reset. If the packet were translated again, it could reach its previous endpoint, and the
 	// connection would continue.
 	Resets bool
 }

@@ -35,8 +35,8 @@ func (a *asking) Apply(ctx context.Context, batch []dataplane.Change) error {
 }
 
 // TestReapplyAll starts an engine with a dataplane whose first Observe asks for all frontends to be
-// applied again, although nothing differs. Each frontend must be applied once. None of this may
-// count as a repair.
+// applied again, although nothing differs. Each frontend must be applied once. None of these
+// applications may count as a repair.
 func TestReapplyAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel := fake.NewKernel()

@@ -100,7 +100,7 @@ func linesOnce(err error) string {
 	return strings.Join(lines, "\n")
 }
 
-// comparison describes the comparison that the next round makes before it applies changes.
+// comparison describes the comparison with the existing state that the next round makes first.
 type comparison struct {
 	due       bool   // compare all frontends, with Observe
 	addresses bool   // also compare addresses and routes

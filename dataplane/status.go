@@ -10,7 +10,7 @@ import (
 
 // Status is a snapshot of an engine's progress.
 type Status struct {
-	// Tried reports whether the first round has ended, even if it failed.
+	// Tried reports whether the first round is over, even if it failed.
 	Tried bool
 	// Ready reports whether a complete state has been applied, except for frontends in backoff.
 	Ready bool
@@ -21,7 +21,7 @@ type Status struct {
 	// the wanted frontend's pointer.
 	Done snap.Map[balancer.Key, *balancer.Frontend]
 	// Moving reports whether a switch to another dataplane is in progress. If so, Done and Failing
-	// describe that dataplane.
+	// describe the new dataplane.
 	Moving bool
 	// Failing maps each key in backoff to its error.
 	Failing map[balancer.Key]error

@@ -11,17 +11,17 @@ import (
 type Yields interface {
 	// Yield removes the objects that direct new connections to this dataplane. It is called after
 	// another dataplane has replaced this one, because the kernel would prefer these objects to the
-	// new dataplane's. Yield may drain connections until ctx ends. Connections that are established
-	// or being established continue until Close, which is called next.
+	// new dataplane's. Yield may drain connections until ctx is done. Connections that are
+	// established or being established continue until Close, which is called next.
 	Yield(ctx context.Context) error
 }
 
 // HandsOver is implemented by a dataplane that forwards traffic itself and can hand over its
 // connections to the next process.
 type HandsOver interface {
-	// HandOver ends the dataplane. It sends open sockets, established connections and their
+	// HandOver shuts the dataplane down. It sends open sockets, established connections and their
 	// buffered bytes to the next process. Objects that direct new connections to this host remain.
-	// Connections that can't be handed over drain until ctx ends.
+	// Connections that can't be handed over drain until ctx is done.
 	HandOver(ctx context.Context, to *handover.Queue) error
 	// Inherit accepts the items that the previous process has handed over. It is called before the
 	// first Apply.

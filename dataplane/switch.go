@@ -18,10 +18,10 @@ type succession struct {
 
 // Switch makes next take over, with d as its wanted state. The current dataplane serves its
 // frontends unchanged until next has applied everything that it can. Then Run's goroutine calls
-// moved once, and the caller may close the former dataplane. moved must not block.
+// moved once, and the caller may close the previous dataplane. moved must not block.
 //
-// Another Switch before that replaces the switch in progress. It may also switch back to the
-// current dataplane. The caller may then close the replaced dataplane, whose moved function is
+// Another call to Switch before that replaces the switch in progress. It may also switch back to
+// the current dataplane. The caller may then close the replaced dataplane, whose moved function is
 // never called.
 func (e *Engine) Switch(next Dataplane, d balancer.Desired, moved func()) {
 	e.target.set(d, &succession{dataplane: next, moved: moved}, time.Time{})
@@ -41,8 +41,8 @@ func (e *Engine) startSwitch(next *succession) {
 }
 
 // withRemoved returns found, which is the state of the next dataplane, and adds the frontends that
-// must be removed there. These are the frontends that the former dataplane still serves although
-// they are no longer wanted, or has removed recently. Their connections may outlive the former
+// must be removed there. These are the frontends that the previous dataplane still serves although
+// they are no longer wanted, or has removed recently. Their connections may outlive the previous
 // dataplane, and the next dataplane must end them.
 func (e *Engine) withRemoved(found snap.Map[balancer.Key, *balancer.Frontend], want balancer.Desired) snap.Map[balancer.Key, *balancer.Frontend] {
 	for key, f := range e.moving.serving.All() {
@@ -61,7 +61,7 @@ func (e *Engine) withRemoved(found snap.Map[balancer.Key, *balancer.Frontend], w
 }
 
 // switchTries is the number of failures after which a switch no longer waits for a frontend that
-// the former dataplane serves.
+// the previous dataplane serves.
 const switchTries = 3
 
 // hasMoved reports whether the next dataplane has applied everything that it can.
@@ -78,7 +78,7 @@ func (e *Engine) hasMoved(want balancer.Desired) bool {
 }
 
 // served returns the frontends for which the host must stay open. During a switch, these are the
-// frontends that the former dataplane serves.
+// previous dataplane's frontends.
 func (e *Engine) served(moved bool) snap.Map[balancer.Key, *balancer.Frontend] {
 	if e.moving != nil && !moved {
 		return e.moving.serving

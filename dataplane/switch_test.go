@@ -70,7 +70,7 @@ func (p *pair) swap(back bool) {
 	})
 	if back {
 		p.pause(time.Duration(p.IntN(200)) * time.Millisecond)
-		if to != p.kernel { // the switch has not ended yet
+		if to != p.kernel { // the switch is not complete yet
 			p.engine.Switch(fake.New(from), asked, func() {
 				if err := next.Close(context.Background(), false); err != nil {
 					p.t.Error(err)
@@ -80,15 +80,15 @@ func (p *pair) swap(back bool) {
 	}
 }
 
-// pause lets the given virtual time pass, and then waits until all goroutines are idle.
+// pause waits for d of virtual time, and then until all goroutines are idle.
 func (p *pair) pause(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// TestSwitchConverges makes random changes, failures and switches. Each served frontend must be
-// kept until the next dataplane serves it. At the end, one dataplane must have the desired state,
-// and the other must be empty.
+// TestSwitchConverges makes random changes, failures and switches. Each served frontend must remain
+// until the next dataplane serves it. At the end, one dataplane must have the desired state, and
+// the other must be empty.
 func TestSwitchConverges(t *testing.T) {
 	moved := 0
 	for seed := range uint64(300) {
@@ -112,7 +112,7 @@ func TestSwitchConverges(t *testing.T) {
 				t.Errorf("seed %d: difference = %q, want none", seed, d)
 			}
 			if left := p.other.Frontends(); len(left) > 0 {
-				t.Errorf("seed %d: frontends of the former dataplane = %v, want none", seed, left)
+				t.Errorf("seed %d: frontends of the previous dataplane = %v, want none", seed, left)
 			}
 			s := p.engine.Status()
 			if !s.Ready || s.Moving || len(s.Failing) > 0 || s.Applied.Store != p.desired.Revision.Store || s.Repairs != 0 {
@@ -123,12 +123,12 @@ func TestSwitchConverges(t *testing.T) {
 		})
 	}
 	if moved < 300 {
-		t.Errorf("switches that have ended = %d, want at least 300", moved)
+		t.Errorf("completed switches = %d, want at least 300", moved)
 	}
 }
 
 // TestSwitchToFailingDataplane switches to a dataplane whose Apply always fails. The switch must
-// not end, and the former dataplane must keep its frontends.
+// not complete, and the previous dataplane must keep its frontends.
 func TestSwitchToFailingDataplane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, 1)
@@ -146,7 +146,7 @@ func TestSwitchToFailingDataplane(t *testing.T) {
 		p.swap(false)
 		p.pause(10 * time.Minute)
 		if s := p.engine.Status(); p.moved > 0 || !s.Moving || len(p.kernel.Frontends()) != served {
-			t.Errorf("switches that have ended = %d, status = %+v, served frontends = %d; want %d served frontends and a switch in progress", p.moved, s, len(p.kernel.Frontends()), served)
+			t.Errorf("completed switches = %d, status = %+v, served frontends = %d; want %d served frontends and a switch in progress", p.moved, s, len(p.kernel.Frontends()), served)
 		}
 		p.stop()
 	})
@@ -170,7 +170,7 @@ func (r *recorder) Apply(ctx context.Context, batch []dataplane.Change) error {
 }
 
 // TestSwitchRemovedFrontend removes a frontend together with a switch, or before a switch. The next
-// dataplane must remove the frontend, with the drain time that is left.
+// dataplane must remove the frontend, with the remaining drain time.
 func TestSwitchRemovedFrontend(t *testing.T) {
 	for name, test := range map[string]struct {
 		before time.Duration // time from the removal to the switch
@@ -213,7 +213,7 @@ func testSwitchRemoved(t *testing.T, before, left time.Duration) {
 }
 
 // TestSwitchOneBadFrontend switches to a dataplane that can't apply one of the frontends. After
-// several attempts, the switch must end nevertheless.
+// several attempts, the switch must complete anyway.
 func TestSwitchOneBadFrontend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, 1)
@@ -246,8 +246,8 @@ func first(d balancer.Desired) (balancer.Key, *balancer.Frontend, bool) {
 
 var _ dataplane.Host = (*openHost)(nil)
 
-// choosy is a dataplane that counts each frontend that it has to apply for a service other than its
-// own.
+// choosy is a dataplane that counts each frontend that it has to apply for another dataplane's
+// service.
 type choosy struct {
 	dataplane.Dataplane
 	name  balancer.Name
@@ -292,7 +292,7 @@ func TestSwitchWhileBusy(t *testing.T) {
 		select {
 		case <-moved:
 		case <-time.After(wait.Patience):
-			t.Fatalf("switch %d has not ended: status = %+v, want it to end", i, engine.Status())
+			t.Fatalf("switch %d is not complete: status = %+v", i, engine.Status())
 		}
 	}
 	cancel()

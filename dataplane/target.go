@@ -11,7 +11,7 @@ import (
 type target struct {
 	mu sync.Mutex // guards the fields below
 	request
-	behind time.Time // time since which the desired state has not been applied, or zero
+	behind time.Time // start of the period in which the desired state has not been applied, or zero
 	newer  time.Time // time of the first change since the last call of take, or zero
 }
 
@@ -25,8 +25,8 @@ type request struct {
 
 // set stores d as the desired state. If next is not nil, d is the desired state of next. Both are
 // stored together, because a state must be applied only in its own dataplane. If next is nil and an
-// older change has not been applied yet, d gets the time of that change. applied is the time of the
-// last applied change.
+// older change has not been applied yet, d gets that change's time. applied is the time of the last
+// applied change.
 func (t *target) set(d balancer.Desired, next *succession, applied time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,7 +82,7 @@ func (t *target) settle(started time.Time, isApplied bool) {
 	}
 }
 
-// since returns the time since which the desired state has not been applied, or zero.
+// since returns since when the desired state has not been applied, or zero.
 func (t *target) since() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -22,14 +22,14 @@ type Round struct {
 	Err error
 }
 
-// Step is a call of the host or the dataplane: observe, prepare host, apply, or finish host.
+// Step is a call to the host or the dataplane: observe, prepare host, apply, or finish host.
 type Step struct {
 	Name         string
 	Began, Ended time.Time
 	// Frontends is the number of frontends that the step applies, or 0 if it concerns all.
 	Frontends int
-	// Batches is the number of netlink batches and runs of iptables-restore by which the step has
-	// written, and Bytes is their total size (see Wrote).
+	// Batches is the number of netlink batches and iptables-restore calls that wrote the step's
+	// changes. Bytes is their total size (see Wrote).
 	Batches, Bytes int
 	Err            error
 }

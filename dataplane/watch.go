@@ -58,7 +58,7 @@ func (e *Engine) checkDamage(ctx context.Context) (damaged bool) {
 	}
 	e.busy.start()
 	reason, err := e.Dataplane.Intact(ctx)
-	if reason == "" { // an error of the dataplane does not hide damage of the host
+	if reason == "" { // check the host even if the dataplane's check failed
 		var failed error
 		reason, failed = e.Host.Intact(ctx)
 		err = errors.Join(err, failed)
