@@ -15,10 +15,10 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// acceptor makes the filters of iptables, such as Docker's or ufw's, accept our connections,
-// because no nf_tables table can accept a packet that such a filter drops. It maintains three
-// chains while iptables has filters, and checks regularly whether filters have appeared. For other
-// firewalls, administrators must add rules; doctor names these firewalls.
+// acceptor makes iptables filters, such as Docker's or ufw's, accept our connections, because no
+// nf_tables table can accept a packet that such a filter drops. It maintains three chains while
+// iptables has filters, and checks regularly whether filters have appeared. For other firewalls,
+// administrators must add rules; doctor names these firewalls.
 type acceptor struct {
 	family inet.Family
 	bits   markBits
@@ -27,8 +27,8 @@ type acceptor struct {
 	find func(context.Context) (filterTool, error)
 	tool filterTool
 
-	// mode is the mode for which the rules are written. settled reports whether the kernel has the
-	// rules or needs none.
+	// mode is the mode for which the rules are written. settled reports whether the rules are in
+	// the kernel or are not needed.
 	mode    acceptMode
 	settled bool
 	// hashes holds the fingerprints of our chains and of the base chains, as read after the last
@@ -38,14 +38,14 @@ type acceptor struct {
 	// after a successful write.
 	damaged map[string]xtables.ChainHash
 	look    xtables.Look
-	// fault is the error of the last attempt to write the rules, or nil. due is the time of the
-	// next attempt.
+	// fault is the error from the last write of the rules, or nil. due is the time of the next
+	// attempt.
 	fault error
 	due   time.Time
 	pause time.Duration
 }
 
-// acceptMode is the part of the mode that affects the rules.
+// acceptMode is the part of the mode's requirements that affects the rules.
 type acceptMode struct {
 	// localIn reports whether virtual servers forward packets. direct reports whether any frontend
 	// is direct. Packets of direct frontends are not tracked.
@@ -71,8 +71,7 @@ const (
 	ourPrefix   = "VIPD-"
 )
 
-// These are the minimum and maximum pause between two attempts to write rules that iptables
-// refuses.
+// These are the minimum and maximum pause before the acceptor retries rules that iptables refused.
 const minAcceptPause, maxAcceptPause = time.Second, time.Minute
 
 func newAcceptor(of inet.Family, o Options) *acceptor {
@@ -85,7 +84,7 @@ func newAcceptor(of inet.Family, o Options) *acceptor {
 	}}
 }
 
-// filtered reports whether iptables has filters in either variant. Filters exist after any program
+// filtered reports whether iptables has filters in either variant. Filters exist once any program
 // has used them. A table with that name but without the filters' chains belongs to another program.
 func (a *acceptor) filtered() (bool, error) {
 	table, names := nft.Table{Family: nft.IPv4, Name: filterTable}, "/proc/net/ip_tables_names"
@@ -127,7 +126,6 @@ func (a *acceptor) establish(ctx context.Context, localIn, direct bool) error {
 	return nil
 }
 
-// noteOutcome records the result of a write, and after a failure the time of the next attempt.
 func (a *acceptor) noteOutcome(err error) {
 	a.settled, a.fault = err == nil, err
 	if err == nil {
@@ -211,7 +209,7 @@ func (a *acceptor) leave(ctx context.Context) error {
 	return err
 }
 
-// retry writes the rules again if the last write failed and the pause is over. It reports whether
+// retry writes the rules again if the last write failed and its pause is over. It reports whether
 // the rules were written.
 func (a *acceptor) retry(ctx context.Context) bool {
 	if a.fault == nil || time.Now().Before(a.due) {
@@ -222,7 +220,8 @@ func (a *acceptor) retry(ctx context.Context) bool {
 }
 
 // intact repairs rules that other programs have changed, and describes the change. If filters have
-// appeared, it only reports this, and establish writes the rules. Otherwise it returns "".
+// appeared, it only reports this, and establish writes the rules. It returns "" if nothing has
+// changed.
 func (a *acceptor) intact(ctx context.Context) (string, error) {
 	if !a.settled { // establish will write the rules
 		return "", nil
@@ -282,11 +281,11 @@ func (a *acceptor) resync() {
 }
 
 func (a *acceptor) chains() []xtables.Chain {
-	// The rules never negate the match of the mark. A negated match would also match packets that
-	// do not belong to a connection.
+	// The rules never negate a match on the mark. A negated match would also match packets that do
+	// not belong to a connection.
 	ours := "-m connmark --mark " + valueMask(a.bits.ours) + " "
 	arriving, leaving := []string{ours + "-j ACCEPT"}, []string(nil)
-	if a.mode.localIn { // virtual servers send packets through OUTPUT; other filters decide about packets of this host's programs
+	if a.mode.localIn { // virtual servers send packets through OUTPUT; other filters handle packets from this host's programs
 		leaving = []string{ours + "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", ours + "-m addrtype ! --src-type LOCAL -j ACCEPT"}
 	}
 	if a.mode.direct {

@@ -29,8 +29,8 @@ func (b blindTool) ChainHashes(ctx context.Context, table, prefix string, chains
 	return b.filterTool.ChainHashes(ctx, table, prefix, chains)
 }
 
-// filtering is a guard of a single frontend, on a host that has filters of one iptables variant.
-// finds is the number of searches for the iptables programs.
+// filtering is a guard with a single frontend, on a host that has filters of one iptables variant.
+// finds counts the searches for iptables programs.
 type filtering struct {
 	*familyGuard
 	t       *testing.T
@@ -65,7 +65,7 @@ func filteringWith(t *testing.T, variant xtables.Variant, m dataplane.Needs) *fi
 	return g
 }
 
-// iptables runs the variant's iptables program, and returns its output.
+// iptables runs the variant's iptables program, and returns the output.
 func (g *filtering) iptables(args string) string {
 	g.t.Helper()
 	out, err := exec.Command(g.program, append([]string{"-w"}, strings.Fields(args)...)...).CombinedOutput()
@@ -75,7 +75,6 @@ func (g *filtering) iptables(args string) string {
 	return string(out)
 }
 
-// round calls prepare and finish, as the engine does in each round.
 func (g *filtering) round() {
 	g.t.Helper()
 	if err := errors.Join(g.prepare(g.t.Context()), g.finish(g.t.Context())); err != nil {
@@ -83,7 +82,7 @@ func (g *filtering) round() {
 	}
 }
 
-// accepts reports whether iptables has the rules with which vipd accepts its connections.
+// accepts reports whether iptables contains vipd's rules.
 func (g *filtering) accepts() bool {
 	rules := g.iptables("-S")
 	return strings.Contains(rules, "-A VIPD-FORWARD -j ACCEPT") && strings.Contains(rules, "-A FORWARD -m connmark --mark 0x8000/0x8000 -j VIPD-FORWARD")
@@ -106,7 +105,7 @@ func TestAcceptsInFilters(t *testing.T) {
 			g.resync()
 			g.round()
 			if !g.accepts() || g.finds != 1 {
-				t.Fatalf("rules after %d searches for iptables, want vipd's rules after one search:\n%s", g.finds, g.iptables("-S"))
+				t.Fatalf("after %d searches for iptables, rules =\n%[2]s\nwant vipd's rules after one search", g.finds, g.iptables("-S"))
 			}
 			for _, damage := range []string{"-F", "-R VIPD-FORWARD 1 -j DROP", "-D FORWARD -m connmark --mark 0x8000/0x8000 -j VIPD-FORWARD", "-F VIPD-INPUT"} {
 				g.iptables(damage)
@@ -114,7 +113,7 @@ func TestAcceptsInFilters(t *testing.T) {
 				g.resync()
 				g.round()
 				if !g.accepts() {
-					t.Fatalf("rules after %s, want vipd's rules:\n%s", damage, g.iptables("-S"))
+					t.Fatalf("rules after %s =\n%s\nwant vipd's rules", damage, g.iptables("-S"))
 				}
 			}
 			g.iptables("-A INPUT -s 192.0.2.1 -j ACCEPT")
@@ -122,7 +121,7 @@ func TestAcceptsInFilters(t *testing.T) {
 			g.want(frontend("10.96.0.10:80"), -1, true)
 			g.round()
 			if rules := g.iptables("-S"); strings.Contains(rules, "VIPD") || !strings.Contains(rules, "192.0.2.1") {
-				t.Errorf("rules after the last round, want only the other program's rule:\n%s", rules)
+				t.Errorf("rules after the last round =\n%s\nwant only the other program's rule", rules)
 			}
 		})
 	}
@@ -142,7 +141,7 @@ func (g *filtering) noticed(change string) {
 	})
 }
 
-// TestAcceptsAgainWhatWasNotProved makes the listing that verifies new rules fail. The guard must
+// TestAcceptsAgainWhatWasNotProved makes the check of newly written rules fail. The guard must
 // report this as a problem, and must write the rules again.
 func TestAcceptsAgainWhatWasNotProved(t *testing.T) {
 	g := filteringWith(t, xtables.NFT, dataplane.Needs{Forward: true})

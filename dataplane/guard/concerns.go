@@ -5,13 +5,13 @@ package guard
 //   - special: any of restricted, limited, silent, always and never.
 //   - restricted, silent and rejected: frontends have source ranges, drop clients, or refuse clients.
 //   - always and never: endpoints always see the node's address, or always the client's.
-//   - direct: virtual servers forward packets unchanged, and endpoints answer clients directly.
+//   - direct: virtual servers forward packets unchanged, and endpoints reply to clients directly.
 //   - clamps: frontends limit the segment size.
-//   - links: the segment size is limited to the MTU of the path, in a mode that forwards packets.
+//   - links: the segment size is limited to the path MTU, in a mode that forwards packets.
 //   - owned: only one of several hosts has an address at a time.
 //   - roaming: connections may move here from other hosts, and the mode lets them continue.
-//   - ranges: frontends have ranges of ports.
-//   - limited: connections of clients are limited, and the kernel supports limits.
+//   - ranges: frontends have port ranges.
+//   - limited: clients' connections are limited, and the kernel supports limits.
 //   - dead and quiet: endpoints are dead, or are alive but get no new connections.
 type features struct{ special, restricted, silent, rejected, always, never, direct, clamps, links, owned, roaming, dead, quiet, ranges, limited bool }
 

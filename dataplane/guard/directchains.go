@@ -2,10 +2,10 @@ package guard
 
 import "vipd/dataplane/internal/nft"
 
-// directChains returns chains that exclude the connections of direct frontends from tracking.
-// Chains of type nat process only tracked packets, so these chains also drop the first packets of
-// clients that may not connect. They mark packets for the rules that accept them. Clients are
-// refused in input, because answers from there have the VIP as their source.
+// directChains returns chains that exclude the connections of direct frontends from connection
+// tracking. Chains of type nat process only tracked packets, so these chains also drop the first
+// packets of clients that may not connect. They mark packets for the rules that accept them.
+// Clients are refused in input, because only there do refusals have the VIP as their source.
 func (l *layout) directChains(bits markBits, with features) []chainRules {
 	to := nft.In{Of: l.place, Set: l.sets[directSet]}
 	from := nft.In{Of: nft.Concat{nft.Saddr, nft.L4proto, nft.Sport}, Set: l.sets[directSet]} // matches packets of endpoints on this node, and refusals

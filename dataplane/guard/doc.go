@@ -3,9 +3,9 @@
 // connections whose replies would otherwise bypass this node. The host passes the desired and the
 // applied frontends. It calls Prepare before a dataplane applies frontends, and Finish afterwards.
 //
-// The guard is a table of nf_tables for each family, vipd-guard. Each change is one transaction.
-// The table has a constant, small number of rules over sets (see setDefs). Most chains have the
-// type nat, so only the first packet of a connection traverses them. A packet passes:
+// The guard is an nf_tables table for each family, vipd-guard. Each change is one transaction. The
+// table has a constant, small number of rules over sets (see setDefs). Most chains have the type
+// nat, so only the first packet of a connection traverses them. A packet passes:
 //
 //	packet-marks         ours, if another program has copied vipd's bits to the packet's mark (at -150):
 //	                     the bits are cleared, so rules of policy routing match
@@ -36,9 +36,9 @@
 // invalid, and an idle connection as new again. So separate chains exclude these connections from
 // tracking, and restrict the packets that open them.
 //
-// No nf_tables table can accept a packet that a filter of iptables drops, such as Docker's or
-// ufw's. So an acceptor maintains three chains in these filters, if they exist. For the tables of
-// other firewalls, administrators must add rules.
+// No nf_tables table can accept a packet that an iptables filter drops, such as Docker's or ufw's.
+// So an acceptor maintains three chains in these filters, if they exist. Administrators must add
+// rules to other firewalls' tables themselves.
 //
 // Entries of held, and of the sets that classify packets, are added before the frontend is applied,
 // and remain until no applied frontend needs them. Entries that open or refuse a port require a
@@ -47,14 +47,14 @@
 // is busy, vipd adds no addresses.
 //
 // A trial proves that the kernel accepts the guard (see [Try]). The guard needs reject in
-// prerouting (Linux 5.9), networks in concatenations (5.6), and the modules nft_ct, nft_nat,
+// prerouting (Linux 5.9), networks in concatenated keys (5.6), and the modules nft_ct, nft_nat,
 // nft_masq and nft_reject. A separate trial proves that the kernel accepts limits, which need
 // nft_limit and nft_connlimit. Kernel modes require the guard. In userspace mode a missing guard is
 // a problem, but most frontends do not wait for it. Without the guard, the addresses answer on
 // every port, and the mode itself enforces source ranges. Frontends with source ranges on existing
 // addresses, and frontends on owned addresses, wait for the guard (see Ready).
 //
-// The generation of nf_tables and the handles of rules reveal changes to the table. If another
+// The ruleset's generation number and the rules' handles reveal changes to the table. If another
 // program has changed the table, its sets are read again. The acceptor compares fingerprints of its
 // chains.
 //
@@ -62,6 +62,6 @@
 //
 // Earlier versions kept the guard in iptables and ipsets on some hosts (see removeFormer).
 //
-// To add a concern that all modes share, add a set to setDefs, its rules to layout, and to
-// losses the effect of a missing guard.
+// To add a feature that all modes share, add a set to setDefs and its rules to layout. If clients
+// are affected while the guard is missing, also describe this in losses.
 package guard

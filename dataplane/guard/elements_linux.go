@@ -48,8 +48,8 @@ func (y *familyGuard) List(set string) ([]setEntry, error) {
 	return entries, nil
 }
 
-// portOf decodes the four bytes of a place that hold a port or the number of a range. The last two
-// bytes are zero only for a port.
+// portOf decodes the four bytes of an element that hold a port or the number of a port range. The
+// last two bytes are zero only for a port.
 func portOf(b []byte) balancer.PortRange {
 	if b[2] == 0 && b[3] == 0 {
 		return balancer.PortRange(binary.BigEndian.Uint16(b))
@@ -80,7 +80,7 @@ func entryOf(e *nft.Elem, of inet.Family) (x setEntry) {
 	return x
 }
 
-// rangeEndpointOf is like endpointOf for a frontend with a range of ports.
+// rangeEndpointOf is like endpointOf for a frontend with a port range.
 func rangeEndpointOf(e *nft.Elem, of inet.Family) (x setEntry) {
 	size := addrSize(of)
 	if len(e.Key) < 2*size+8 {

@@ -7,7 +7,7 @@ import (
 
 // Path describes the path of a connection through this node.
 type Path struct {
-	// Local reports whether a program of this node opens the connection.
+	// Local reports whether a program on this node opens the connection.
 	Local bool
 	// In and Out are the indices of the incoming interface and of the outgoing interface to the
 	// endpoint. Zero means that the interface is unknown.
@@ -21,7 +21,7 @@ type Path struct {
 func (p Path) oneArm() bool { return !p.Local && p.In != 0 && p.In == p.Out }
 
 // SourceOf reports whether the endpoint of a connection to f sees an address of this node as the
-// source, and why. lost reports whether the reply bypasses this node. It models the chain "source"
+// source, and why. lost reports whether its reply bypasses this node. It models the chain "source"
 // (see layout.chains).
 func SourceOf(f *balancer.Frontend, m dataplane.Needs, p Path) (node bool, why string, lost bool) {
 	switch {
@@ -49,7 +49,7 @@ func SourceOf(f *balancer.Frontend, m dataplane.Needs, p Path) (node bool, why s
 	return false, "the reply comes back through this node only if the endpoint's route to the client leads through this node", false
 }
 
-// clientSourceOf is SourceOf for a mode that opens connections from the client's address.
+// clientSourceOf is like SourceOf, but for a mode that opens connections from the client's address.
 func clientSourceOf(p Path) (node bool, why string, lost bool) {
 	switch {
 	case p.EndpointLocal:
@@ -62,5 +62,5 @@ func clientSourceOf(p Path) (node bool, why string, lost bool) {
 	return false, `source is "client": the reply comes back only if the endpoint routes to the client through this node`, false
 }
 
-// mustHold reports whether a frontend is treated incorrectly if the set lacks its entries.
+// mustHold reports whether a frontend is handled incorrectly without its entries in the set.
 func mustHold(def *setDef) bool { return def.name != frontendsSet && def.name != servedSet }

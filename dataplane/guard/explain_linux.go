@@ -78,8 +78,8 @@ func explainLimits(conn *nft.Conn, l *layout, f *balancer.Frontend, client netip
 	return objects, nil
 }
 
-// FullLimits returns the frontends whose connections were not limited at some time in the last
-// minute because a meter was full. It opens its own connection to the kernel.
+// FullLimits returns the frontends with a meter that was full in the last minute, so some of their
+// connections were not limited. It opens its own connection to the kernel.
 func FullLimits() (places []balancer.Key, err error) {
 	conn, err := nft.Open()
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // TestSourceOfClients explains frontends of a mode that terminates connections. Endpoints must see
-// the client's address only if the frontend's source is "client" and replies can return through
+// the client's address only if the frontend has source = "client" and replies can return through
 // this node.
 func TestSourceOfClients(t *testing.T) {
 	for _, c := range []struct {

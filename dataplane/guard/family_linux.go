@@ -14,34 +14,33 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// familyGuard is the guard of one family: an nf_tables table. Each change is one transaction.
-// prepare adds restrictions, and finish opens ports.
+// familyGuard is one family's guard: an nf_tables table. Each change is one transaction. prepare
+// adds restrictions, and finish opens ports.
 type familyGuard struct {
 	*wanted
 	layout *layout
 	// table is the layout's table in the kernel. Its connection is nil until open.
 	table *nft.Maintained
-	// accept makes the filters of iptables accept our connections.
+	// accept makes iptables filters accept our connections.
 	accept *acceptor
-	// dead is called after each write. some reports whether the set of dead endpoints is in use.
+	// dead is called after each write. Its argument some reports whether there are dead endpoints.
 	dead func(some bool)
 
-	// tx collects changes until commit.
 	tx nft.Tx
 	// stale reports whether the chains must be written again because the mode or the interfaces
-	// have changed. pairs reports whether the pairs of interfaces must be written again.
+	// have changed, and pairs whether the interface pairs must be.
 	stale, pairs bool
 	// ready reports whether the table exists and its contents are known. formerChecked reports
-	// whether the kernel is known to contain no guard of an earlier version.
+	// whether an earlier version's guard is known not to exist.
 	ready, formerChecked bool
-	// written holds the concerns for which the chains were written.
+	// written holds the features for which the chains were written.
 	written features
 	// failed is the reason why the guard is unavailable, until the next resync. fault is the error
-	// of the last change, or nil.
+	// from the last change, or nil.
 	failed, fault error
 }
 
-// newFamily returns a guard that does not know the kernel's state.
+// newFamily returns a guard that has not read the kernel's state yet.
 func newFamily(w *wanted, accept *acceptor) *familyGuard {
 	l := newLayout(w.family)
 	y := &familyGuard{dead: func(bool) {}, wanted: w, layout: l, table: &nft.Maintained{Table: l.table}, accept: accept}
@@ -76,7 +75,7 @@ func (y *familyGuard) close() {
 	}
 }
 
-// markStale makes the next prepare write the chains, the pairs of interfaces and the fast path.
+// markStale makes the next prepare write the chains, the interface pairs and the fast path.
 func (y *familyGuard) markStale() { y.stale, y.pairs, y.fast.due = true, true, true }
 
 // prepare adds restrictions, and closes ports that the desired frontends do not open.
@@ -106,8 +105,7 @@ func (y *familyGuard) finish(ctx context.Context) error {
 	return errors.Join(y.noteOutcome(y.commit(ctx)), y.accept.establish(ctx, y.mode.LocalIn, y.written.direct))
 }
 
-// dropFormer removes the guard of an earlier version once all desired frontends that serve are
-// applied.
+// dropFormer removes an earlier version's guard once all desired frontends that serve are applied.
 func (y *familyGuard) dropFormer(ctx context.Context) error {
 	if y.formerChecked || !y.allApplied() {
 		return nil
@@ -137,7 +135,7 @@ func (y *familyGuard) forget() {
 	y.tx, y.ready, y.formerChecked, y.table.Shape, y.fast.due = nft.Tx{}, false, false, nil, true
 }
 
-// establish creates the table, and adds restrictions. It tries again if another program changes the
+// establish creates the table and adds restrictions. It retries if another program changes the
 // table at the same time.
 func (y *familyGuard) establish(ctx context.Context) (err error) {
 	if y.failed == nil {
@@ -155,7 +153,6 @@ func (y *familyGuard) establish(ctx context.Context) (err error) {
 	return err
 }
 
-// tryEstablish makes one attempt of establish.
 func (y *familyGuard) tryEstablish(ctx context.Context) error {
 	if !y.ready {
 		if err := y.table.ReadConsistent(y.read); err != nil {
@@ -200,8 +197,9 @@ func (y *familyGuard) tryEstablish(ctx context.Context) error {
 	return nil
 }
 
-// read reads the kernel's sets. If the table is missing, held addresses are silent until the
-// applied ports are open, because clients retry after silence but not after a refusal.
+// read reads the kernel's sets. If the table is missing, held addresses (VIPs that vipd added) stay
+// silent until the applied ports are open, because clients retry after silence but not after a
+// refusal.
 func (y *familyGuard) read() error {
 	there, err := y.table.HasTable(y.layout.table)
 	if err != nil {
@@ -223,8 +221,8 @@ func (y *familyGuard) read() error {
 	return y.readLimits()
 }
 
-// queuePending queues the addition of all held addresses to the set pending. queueSync removes them
-// again.
+// queuePending queues the addition of all held addresses to the "pending" set. queueSync removes
+// them again.
 func (y *familyGuard) queuePending() {
 	for e := range y.held.count {
 		if !y.pending.have[e] {
@@ -263,7 +261,7 @@ func (y *familyGuard) recreate(ctx context.Context, with features, cause error) 
 }
 
 // queueRestrictions queues the removal of entries that must not exist while other frontends are
-// being applied. It then queues the addition of restrictions.
+// being applied, and then the addition of restrictions.
 func (y *familyGuard) queueRestrictions() {
 	for _, m := range y.members {
 		m.withdraw()
@@ -281,7 +279,6 @@ func (y *familyGuard) queueSync() {
 	}
 }
 
-// commit sends the queued changes.
 func (y *familyGuard) commit(ctx context.Context) error {
 	tx := y.tx
 	y.tx = nft.Tx{}
@@ -319,7 +316,7 @@ func (y *familyGuard) leave(ctx context.Context) error {
 	return nil
 }
 
-// refresh writes the chains and the pairs of interfaces if they are stale and the table exists.
+// refresh writes the chains and the interface pairs if they are stale and the table exists.
 func (y *familyGuard) refresh(ctx context.Context) error {
 	if !y.stale && !y.pairs || !y.ready || y.failed != nil {
 		return nil
@@ -327,12 +324,11 @@ func (y *familyGuard) refresh(ctx context.Context) error {
 	return y.noteOutcome(y.establish(ctx))
 }
 
-// retry calls the retry method of the acceptor if the table exists.
+// retry makes the acceptor retry its rules if the table exists.
 func (y *familyGuard) retry(ctx context.Context) bool {
 	return y.ready && y.failed == nil && y.accept.retry(ctx)
 }
 
-// intact describes changes by other programs, or returns "".
 func (y *familyGuard) intact(ctx context.Context) (string, error) {
 	if !y.ready || y.failed != nil {
 		return "", nil
@@ -345,7 +341,7 @@ func (y *familyGuard) intact(ctx context.Context) (string, error) {
 	return reason, errors.Join(err, also)
 }
 
-// compare describes a difference between the table and its last written state, or returns "".
+// compare describes a difference between the table and what was last written, or returns "".
 func (y *familyGuard) compare() (string, error) {
 	if reason, err := y.table.Changed(); reason != "" || err != nil {
 		return reason, err

@@ -33,8 +33,8 @@ func nftables(t *testing.T, input string, args ...string) string {
 	return string(out)
 }
 
-// TestPlansLoad loads rendered tables with nft. nft must also load the listings that it has made of
-// these tables.
+// TestPlansLoad loads rendered tables with nft, lists them, and loads the listings. nft must accept
+// both.
 func TestPlansLoad(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -52,8 +52,8 @@ func TestPlansLoad(t *testing.T) {
 	}
 }
 
-// history is a guard in the kernel's nf_tables, together with its wanted and applied frontends.
-// Tests change them at random.
+// history is a guard in the kernel's nf_tables, with the frontends that are wanted and applied.
+// Tests change these frontends at random.
 type history struct {
 	*testing.T
 	r             *rand.Rand
@@ -63,7 +63,7 @@ type history struct {
 	held, owned   map[netip.Addr]bool
 }
 
-// restart starts another guard, which uses the existing table.
+// restart replaces the guard with a new guard, which uses the existing table.
 func (h *history) restart(m dataplane.Needs) {
 	o := Options{Mode: m, MasqueradeBit: 14, Log: slog.New(slog.DiscardHandler)}
 	w := newWanted(inet.IPv4, o)
@@ -148,8 +148,8 @@ func (h *history) specified() map[string]entries {
 	return all
 }
 
-// check compares the kernel's sets with the entries that specified returns, and the kernel's rules
-// with newly written rules.
+// check compares the kernel's sets with the specified entries, and the kernel's rules with newly
+// written rules.
 func (h *history) check(seed uint64, step int) {
 	h.Helper()
 	if len(h.want)+len(h.applied)+len(h.held)+len(h.owned) == 0 {
@@ -174,7 +174,7 @@ func (h *history) check(seed uint64, step int) {
 	h.checkLimits(seed, step)
 	h.checkRanges(seed, step)
 	before := nftables(h.T, "", "-s", "-t", "list", "ruleset", "ip")
-	var tx nft.Tx // written for the same concerns as the last write, because a rule about an empty set may remain
+	var tx nft.Tx // includes rules about sets that are now empty, because the last write left them
 	h.g.layout.write(&tx, h.g.mode, h.g.bits, h.g.written)
 	if err := h.g.table.Commit(&tx); err != nil {
 		h.Fatal(err)
@@ -187,9 +187,8 @@ func (h *history) check(seed uint64, step int) {
 	}
 }
 
-// checkLimits compares the chains, meters and maps of limits with the expected ones. The map must
-// send each address and port with limits to its service's chain. No other chains or meters may
-// exist.
+// checkLimits checks the chains, meters and maps of limits. The map must send each address and port
+// with limits to its service's chain. No other chains or meters may exist.
 func (h *history) checkLimits(seed uint64, step int) {
 	h.Helper()
 	places, names := map[setEntry]string{}, map[string]bool{}
@@ -205,7 +204,7 @@ func (h *history) checkLimits(seed uint64, step int) {
 	}
 	got, err := h.g.readPlaces()
 	if err != nil || !maps.Equal(got, places) {
-		h.Fatalf("seed %d step %d: map of addresses and ports to limit chains = %v, %v; want %v", seed, step, got, err, places)
+		h.Fatalf("seed %d step %d: map of limits = %v, %v; want %v", seed, step, got, err, places)
 	}
 	found, err := h.conn.Chains(h.g.layout.table)
 	if err != nil {
@@ -241,7 +240,6 @@ func (h *history) checkLimits(seed uint64, step int) {
 	}
 }
 
-// checkRanges compares the kernel's open ports of port ranges with the expected ports.
 func (h *history) checkRanges(seed uint64, step int) {
 	h.Helper()
 	var r openRanges
@@ -258,7 +256,7 @@ func (h *history) checkRanges(seed uint64, step int) {
 	}
 }
 
-// damage changes the table as another program might. It checks that the guard detects the change.
+// damage changes the table as another program might, and checks that the guard detects the change.
 func (h *history) damage(seed uint64, step int) {
 	h.Helper()
 	if !h.g.ready {
@@ -302,7 +300,6 @@ func (h *history) fail() {
 	h.g.resync()
 }
 
-// newHistory returns a history without frontends.
 func newHistory(t *testing.T, seed uint64, conn *nft.Conn, m dataplane.Needs) *history {
 	h := &history{
 		T: t, r: rand.New(rand.NewPCG(seed, 5)), conn: conn, want: map[balancer.Key]*balancer.Frontend{},
@@ -312,7 +309,6 @@ func newHistory(t *testing.T, seed uint64, conn *nft.Conn, m dataplane.Needs) *h
 	return h
 }
 
-// openTables opens a connection to nf_tables until the test ends.
 func openTables(t *testing.T) *nft.Conn {
 	t.Helper()
 	conn, err := nft.Open()
@@ -324,7 +320,8 @@ func openTables(t *testing.T) *nft.Conn {
 }
 
 // TestGuardHistories makes random changes to frontends, modes and interfaces. It also restarts the
-// guard, damages the table, and makes rounds fail. After each step, the table must be as specified.
+// guard, damages the table, and makes rounds fail. After each step, the table must contain the
+// expected entries and rules.
 func TestGuardHistories(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -356,7 +353,7 @@ func TestGuardHistories(t *testing.T) {
 			}
 			for _, f := range h.want {
 				if err := h.g.restricts(f, false); (isRestricted(f) || h.g.isOwned(f)) && err != nil {
-					t.Fatalf("seed %d step %d: restricts(%s) after prepare = %v, want nil", seed, step, f.Key, err)
+					t.Fatalf("seed %d step %d: after prepare: restricts(%s) = %v, want nil", seed, step, f.Key, err)
 				}
 			}
 			if h.r.IntN(4) > 0 {
@@ -376,7 +373,7 @@ func TestGuardHistories(t *testing.T) {
 				for place, near := range m.near {
 					for e := range near {
 						if m.count[e]+m.asked[e] == 0 && !m.have[e] {
-							t.Fatalf("seed %d step %d: set %s still remembers %v at %v, want it forgotten because it is neither wanted nor in the kernel", seed, step, m.def.name, e, place)
+							t.Fatalf("seed %d step %d: set %s remembers %v at %v, want it forgotten: it is neither wanted nor in the kernel", seed, step, m.def.name, e, place)
 						}
 					}
 				}

@@ -14,7 +14,7 @@ import (
 
 // The fast path is a flowtable. The kernel translates and forwards the packets of connections in
 // the flowtable as they arrive, without netfilter and routing. A chain adds our connections to the
-// flowtable after their first packets, because short connections do not repay the cost. The
+// flowtable after their first packets, because the cost does not pay off for short connections. The
 // flowtable and its chain are written separately from the other chains, so a kernel without
 // flowtables only lacks the fast path.
 
@@ -40,7 +40,7 @@ type fastPath struct {
 	// due reports whether the kernel's flowtable must be compared with present.
 	due bool
 	// fault is the reason why there is no flowtable, or nil. refused maps each device that the
-	// kernel refuses to the reason.
+	// kernel refused to the error.
 	fault   error
 	refused map[string]error
 }
@@ -63,8 +63,8 @@ func (p *fastPath) flowtable(devices ...string) *nft.Flowtable {
 	return &nft.Flowtable{Name: fastTable, Devices: devices, Hardware: p.hardware}
 }
 
-// devicesSet returns the set of devices. Both devices of a connection must be in it, because
-// otherwise only one direction would skip netfilter.
+// devicesSet returns the set of devices. The chain requires both devices of a connection to be in
+// it, because otherwise only one direction would skip netfilter.
 func devicesSet() *nft.Set { return &nft.Set{Name: fastDevices, Key: nft.IifName} }
 
 // writeFastPath writes the flowtable with these devices, and the chain.
@@ -82,8 +82,8 @@ func (l *layout) writeFastPath(tx *nft.Tx, bits markBits, p *fastPath, devices .
 	))
 }
 
-// addFastDevices adds devices to the set. The flowtable must have them: otherwise a connection
-// would count as offloaded although the flowtable does not see its packets.
+// addFastDevices adds devices to the set. The flowtable must already have these devices. Otherwise
+// a connection would count as offloaded although the flowtable does not see its packets.
 func (l *layout) addFastDevices(tx *nft.Tx, names []string) {
 	set := devicesSet()
 	for _, name := range names {
@@ -99,7 +99,6 @@ func (l *layout) deleteFastPath(tx *nft.Tx) {
 	tx.DeleteFlowtable(l.table, &nft.Flowtable{Name: fastTable})
 }
 
-// fastPathProblems returns the problems of a family's fast path.
 func (w *wanted) fastPathProblems() (all []balancer.Problem) {
 	p := &w.fast
 	warn := func(text string, reason error) {
@@ -119,7 +118,7 @@ func (w *wanted) fastPathProblems() (all []balancer.Problem) {
 	return all
 }
 
-// problems returns the problems of fast_path that are the same for both families.
+// problems returns the problems with fast_path that are the same for both families.
 func (p *fastPath) problems(m dataplane.Needs) (all []balancer.Problem) {
 	warn := func(format string, args ...any) {
 		all = append(all, balancer.Problem{Severity: balancer.SeverityWarning, Field: "fast_path", Text: fmt.Sprintf(format, args...)})

@@ -50,9 +50,9 @@ func (y *familyGuard) syncFastPath() error {
 	return y.syncFastDevices(found.Devices)
 }
 
-// noFastPath records the kernel's refusal of the flowtable, and returns any other error. Even a
-// refusal for lack of permission leaves the guard available, because the kernel has accepted its
-// chains.
+// noFastPath records the kernel's refusal of the flowtable, and returns any other error. Even after
+// a refusal for lack of permission, the guard remains available, because the kernel has accepted
+// its chains.
 func (y *familyGuard) noFastPath(err error) error {
 	var refused *nft.Error
 	if !errors.As(err, &refused) {
@@ -64,10 +64,11 @@ func (y *familyGuard) noFastPath(err error) error {
 	return nil
 }
 
-// syncFastDevices adds the missing devices to the flowtable, and removes the others. Each device
-// has its own transaction, because the kernel refuses a device that has disappeared or whose driver
-// can't offload connections. The next event about devices causes another attempt. Connections enter
-// the flowtable only after the last step, which writes the set of the accepted devices.
+// syncFastDevices adds the missing devices to the flowtable, and removes unwanted devices. Each
+// device has its own transaction, because the kernel refuses a device that has disappeared or whose
+// driver can't offload connections. The next event about devices causes another attempt.
+// Connections enter the flowtable only after the last step, which writes the set of the accepted
+// devices.
 func (y *familyGuard) syncFastDevices(have []string) error {
 	want := y.fast.devices()
 	for _, name := range have {
@@ -116,8 +117,8 @@ func (y *familyGuard) noFastDevice(name string, err error) error {
 	return nil
 }
 
-// fastPathChanged reports that another program has removed the flowtable or a device from it, or
-// returns "".
+// fastPathChanged describes a flowtable or device that another program has removed. It returns ""
+// if there is none.
 func (y *familyGuard) fastPathChanged() (string, error) {
 	if !y.fast.serves(y.mode) || y.fast.due || y.fast.fault != nil {
 		return "", nil

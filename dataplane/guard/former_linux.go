@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// formerTable describes the part of an earlier version's guard in one iptables table, including the
-// acceptor's chains.
+// formerTable describes the part of an earlier version's guard that one iptables table contains,
+// including the acceptor's chains.
 type formerTable struct {
 	name          string
 	bases, chains []string
@@ -36,7 +36,7 @@ func formerTables() []formerTable {
 	}
 }
 
-// formerRedirects returns the iptables tables with the redirects of userspace mode.
+// formerRedirects returns the iptables tables that contain redirects of userspace mode.
 func formerRedirects() []formerTable {
 	return []formerTable{{"nat", []string{"PREROUTING", "OUTPUT"}, []string{"VIPD-US"}}}
 }
@@ -52,12 +52,12 @@ func formerSets(family inet.Family) (names []string) {
 	return names
 }
 
-// removeFormer removes a family's guard that an earlier version left in iptables and ipsets. If its
-// ipsets do not exist, the guard does not exist either.
+// removeFormer removes the guard of one family that an earlier version left in iptables and ipsets.
+// Without its ipsets, such a guard does not exist.
 func removeFormer(ctx context.Context, of inet.Family, log *slog.Logger) error {
 	sets, err := ipset.Open()
 	if err != nil {
-		return nil //nolint:nilerr // a kernel without ipsets has no former guard
+		return nil //nolint:nilerr // a kernel without ipsets has no guard of an earlier version
 	}
 	defer sets.Close()
 	found, err := existing(sets, of)
@@ -80,7 +80,7 @@ func removeFormer(ctx context.Context, of inet.Family, log *slog.Logger) error {
 	return nil
 }
 
-// removeUnreferenced destroys the ipsets of a former guard whose rules were not found. If rules
+// removeUnreferenced destroys an earlier guard's ipsets after its rules were not found. If rules
 // still use an ipset, it remains, because the iptables program that could list these rules is
 // missing. This is not an error, because a retry would not help.
 func removeUnreferenced(sets *ipset.Conn, names []string, of inet.Family, log *slog.Logger) error {
@@ -100,7 +100,6 @@ func removeUnreferenced(sets *ipset.Conn, names []string, of inet.Family, log *s
 	return nil
 }
 
-// existing returns the ipsets of an earlier version that exist in the kernel for a family.
 func existing(sets *ipset.Conn, of inet.Family) (found []string, err error) {
 	for _, name := range formerSets(of) {
 		switch _, err := sets.Header(name); {
@@ -113,8 +112,8 @@ func existing(sets *ipset.Conn, of inet.Family) (found []string, err error) {
 	return found, nil
 }
 
-// removeChains removes chains of a table, and the rules of base chains that jump to them, in one
-// transaction. It returns the chains that existed. If dry is set, it changes nothing.
+// removeChains removes chains and the jumps to them from a table, in one transaction. It returns
+// the chains that existed. If dry is set, it changes nothing.
 func removeChains(ctx context.Context, tool filterTool, table string, bases, chains []string, dry bool) (had []string, err error) {
 	for _, name := range chains {
 		exists, err := tool.ChainExists(ctx, table, name)
@@ -152,7 +151,7 @@ type cleanup struct {
 	errs []error
 }
 
-// tables removes chains of a family from every variant of iptables, including the chains of
+// tables removes a family's chains from every variant of iptables, including the chains of
 // interrupted trials.
 func (c *cleanup) tables(of inet.Family, tables []formerTable) {
 	for _, tool := range xtables.Existing(c.ctx, of) {
@@ -170,7 +169,6 @@ func (c *cleanup) tables(of inet.Family, tables []formerTable) {
 	}
 }
 
-// sets destroys the named ipsets.
 func (c *cleanup) sets(sets *ipset.Conn, names []string) {
 	for _, name := range names {
 		if !c.dry {
@@ -183,8 +181,8 @@ func (c *cleanup) sets(sets *ipset.Conn, names []string) {
 	}
 }
 
-// Cleanup removes every guard of earlier processes and versions. It returns a description of each
-// step. A dry run changes nothing. Cleanup continues after errors, and returns all of them.
+// Cleanup removes every guard that earlier processes and versions left. It returns a description of
+// each step. A dry run changes nothing. Cleanup continues after errors, and returns all of them.
 func Cleanup(ctx context.Context, dry bool) ([]string, error) {
 	c := cleanup{ctx: ctx, dry: dry}
 	c.nftables(tableName)
@@ -215,8 +213,8 @@ func (c *cleanup) nftables(name string) {
 	}
 }
 
-// CleanupRedirects removes the redirects of an earlier process. It returns a description of each
-// step. A dry run changes nothing.
+// CleanupRedirects removes an earlier process's redirects. It returns a description of each step. A
+// dry run changes nothing.
 func CleanupRedirects(ctx context.Context, dry bool) ([]string, error) {
 	c := cleanup{ctx: ctx, dry: dry}
 	c.nftables(redirectTableName)

@@ -57,7 +57,7 @@ func feed(t *testing.T, input, program string, args ...string) {
 	}
 }
 
-// formerLeft returns the rules in iptables and the names of the ipsets. It omits comments, because
+// formerLeft returns iptables' rules and the names of the ipsets. It omits comments, because
 // iptables-save writes the time into them.
 func formerLeft(t *testing.T, l *lab.Lab, variant string) string {
 	t.Helper()
@@ -72,8 +72,8 @@ func formerLeft(t *testing.T, l *lab.Lab, variant string) string {
 	return left.String() + l.Host().Exec("ipset", "list", "-n")
 }
 
-// TestFormerGuard removes the guard of an earlier vipd version with Cleanup, and then another one
-// with removeFormer. Objects of other programs must stay. A dry run must change nothing.
+// TestFormerGuard removes an earlier version's guard with Cleanup, and after adding it again, with
+// removeFormer. Other programs' objects must stay. A dry run must change nothing.
 func TestFormerGuard(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy", "ipset", "nft")
@@ -114,9 +114,9 @@ func TestFormerGuard(t *testing.T) {
 	}
 }
 
-// TestAdoptedRedirectsReplaceFormer sets redirects to sockets that the process of an earlier vipd
-// version handed over. Observe must keep the earlier version's redirects in iptables. The first Set
-// must remove them.
+// TestAdoptedRedirectsReplaceFormer sets redirects to sockets that a process of an earlier version
+// handed over. Observe must keep the earlier version's redirects in iptables. The first Set must
+// remove them.
 func TestAdoptedRedirectsReplaceFormer(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "iptables-nft", "ip6tables-nft", "ipset", "nft")
@@ -142,7 +142,7 @@ func TestAdoptedRedirectsReplaceFormer(t *testing.T) {
 			t.Error(err)
 		}
 		if saved := l.Host().Exec(of.Program() + "-nft-save"); strings.Contains(saved, "VIPD-US") {
-			t.Errorf("%s: rules after Set, want no redirects of the earlier version:\n%s", of, saved)
+			t.Errorf("%s: rules after Set =\n%s\nwant no redirects of the earlier version", of, saved)
 		}
 		if err := r.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -162,16 +162,16 @@ func checkNoFormer(t *testing.T, l *lab.Lab, variant string) {
 	t.Helper()
 	left := formerLeft(t, l, variant)
 	if strings.Contains(left, "VIPD-") || strings.Contains(left, "vipd-") {
-		t.Errorf("remaining objects, want none of vipd's objects:\n%s", left)
+		t.Errorf("remaining objects =\n%s\nwant none of vipd's objects", left)
 	}
 	if strings.Count(left, "-A INPUT -j OTHER") != 2 || !strings.Contains(left, "other4") || !strings.Contains(left, "other6") {
-		t.Errorf("remaining objects, want all objects of the other program:\n%s", left)
+		t.Errorf("remaining objects =\n%s\nwant all objects of the other program", left)
 	}
 }
 
-// TestFormerGuardWithoutIptables hides the iptables programs that could find the rules of an
-// earlier version's guard. These rules must stay, together with their ipset. vipd must log one
-// warning and return no error, because a retry would not help.
+// TestFormerGuardWithoutIptables hides the iptables programs that could list the rules of an
+// earlier version's guard. These rules and their ipset must stay. vipd must log one warning and
+// return no error, because a retry would not help.
 func TestFormerGuardWithoutIptables(t *testing.T) {
 	for name, programs := range map[string][]string{
 		"no iptables": nil,
@@ -202,7 +202,7 @@ func TestFormerGuardWithoutIptables(t *testing.T) {
 	}
 }
 
-// formerRules returns the rules of iptables-legacy, and the name of the ipset to which they refer.
+// formerRules returns the rules of iptables-legacy, and the name of the ipset that they use.
 func formerRules(t *testing.T, l *lab.Lab) string {
 	t.Helper()
 	var kept []string
@@ -214,7 +214,7 @@ func formerRules(t *testing.T, l *lab.Lab) string {
 	return strings.Join(kept, "")
 }
 
-// withPrograms calls do while PATH contains only the given programs.
+// withPrograms calls do while PATH contains only these programs.
 func withPrograms(t *testing.T, programs []string, do func() error) error {
 	t.Helper()
 	dir := t.TempDir()

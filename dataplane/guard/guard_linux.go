@@ -10,7 +10,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// Guard is the guard of both families. Calls of its methods must not overlap.
+// Guard is the guard of both families. Calls to its methods must not overlap.
 type Guard struct {
 	families [2]*familyGuard // IPv4 and IPv6
 	restarts *restarts
@@ -34,7 +34,6 @@ func (g *Guard) Close() {
 	}
 }
 
-// of returns the guard of the address's family.
 func (g *Guard) of(a netip.Addr) *familyGuard {
 	if a.Is4() {
 		return g.families[0]
@@ -51,8 +50,8 @@ func (g *Guard) Want(f *balancer.Frontend, by int, applied bool) { g.of(f.Addr).
 func (g *Guard) Hold(a netip.Addr, by int) { g.of(a).hold(a, by) }
 
 // Own adds by to the reference count of an address that only one of several hosts has at a time.
-// Its frontends serve while this host has the address. Like a held address, it answers only on the
-// ports of services.
+// Its frontends serve clients while this host has the address. Like a held address, it answers only
+// on the ports of services.
 func (g *Guard) Own(a netip.Addr, by int) {
 	g.of(a).own(a, by)
 }
@@ -71,8 +70,8 @@ func (g *Guard) HasMovable() bool {
 	return g.families[0].answers.nonEmpty() || g.families[1].answers.nonEmpty()
 }
 
-// SetMode sets the requirements of the mode. If they have changed, it returns true and the caller
-// must call SetInterfaces.
+// SetMode sets the mode's requirements. If they have changed, it returns true and the caller must
+// call SetInterfaces.
 func (g *Guard) SetMode(m dataplane.Needs) (news bool) {
 	for _, y := range g.families {
 		news = y.setMode(m) || news
@@ -107,7 +106,7 @@ func (g *Guard) markStale() {
 }
 
 // Prepare adds restrictions, and closes ports that the desired frontends do not open. It returns
-// the errors of IPv4 and IPv6. If a family has an error, its addresses must not be added, because
+// IPv4's and IPv6's errors separately. After an error, do not add addresses of that family, because
 // all their ports would be open.
 func (g *Guard) Prepare(ctx context.Context) (failed [2]error) {
 	for i, y := range g.families {
@@ -136,7 +135,7 @@ func (g *Guard) Refresh(ctx context.Context) error {
 }
 
 // Intact describes a change to the guard by another program, or returns "". It also retries rules
-// that iptables has refused. mended reports whether a retry succeeded.
+// that iptables refused. mended reports whether a retry succeeded.
 func (g *Guard) Intact(ctx context.Context) (reason string, mended bool, err error) {
 	for _, y := range g.families {
 		mended = y.retry(ctx) || mended
@@ -150,11 +149,11 @@ func (g *Guard) Intact(ctx context.Context) (reason string, mended bool, err err
 	return "", mended, err
 }
 
-// Ready returns the reason why a frontend must not be applied yet, or nil. A frontend with source
-// ranges, or on an address that another host may have, waits until its family's guard is complete
-// and contains the frontend. If the guard is unavailable, only a dataplane that enforces source
-// ranges itself may serve the frontend. A frontend that is already served with the same source
-// ranges does not wait.
+// Ready returns the reason why a frontend must not be applied yet, or nil. A frontend waits if it
+// has source ranges or an address that another host may have. It waits until its family's guard is
+// complete and contains the frontend. If the guard is unavailable, only a dataplane that enforces
+// source ranges itself may serve the frontend. A frontend that is already served with the same
+// source ranges does not wait.
 func (g *Guard) Ready(c dataplane.Change, enforced bool) error {
 	y := g.of(c.New.Addr)
 	if y.unrestricted(c) {

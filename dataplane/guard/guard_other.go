@@ -15,7 +15,7 @@ func Explain(f *balancer.Frontend, client netip.Addr) (objects []dataplane.Objec
 	return nil, f.Allows(client), nil
 }
 
-// FullLimits returns nothing, because there is no guard.
+// FullLimits returns no frontends, because there is no guard.
 func FullLimits() ([]balancer.Key, error) { return nil, nil }
 
 // Try returns an error, because the guard needs Linux.

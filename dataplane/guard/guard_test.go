@@ -11,7 +11,6 @@ import (
 
 type entries = map[setEntry]bool
 
-// addresses returns a set entry for each address in the given maps.
 func addresses(of ...map[netip.Addr]bool) entries {
 	all := entries{}
 	for _, addrs := range of {

@@ -6,7 +6,6 @@ import (
 	"vipd/test/fake"
 )
 
-// These are helpers for the tests of package guard.
 var (
 	addrOf   = netip.MustParseAddr
 	frontend = fake.Frontend

@@ -11,31 +11,31 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Each service with limits has a chain. The map "limits" sends the first packets of its clients
-// there. The chain has a meter for each limit: a set of sources that rules fill. All frontends of
-// the service in a family share its meters. The name of a meter contains the limit, because
-// elements keep the limit with which they were added. So a meter survives changes to other
-// settings, and a restart of vipd.
+// Each service with limits has a chain. The map "limits" sends its clients' first packets there. It
+// maps places, as in setEntry: the address, protocol and port of a frontend. The chain has a meter
+// for each limit: a set of sources that rules fill. All frontends of the service in a family share
+// its meters. A meter's name contains its limit, because elements keep the limit with which they
+// were added. So a meter survives changes to other settings, and a restart of vipd.
 //
-// A connection over a limit gets no entry in conntrack, and the kernel removes such connections
-// from meters. A repeated SYN of an accepted connection is not a first packet. Rate meters come
-// first, so a source that floods a service does not fill the meter of all connections.
+// A connection over a limit gets no entry in conntrack, so the kernel removes it from the meters. A
+// repeated SYN of an accepted connection is not a first packet. Rate meters come first, so a source
+// that floods a service does not fill the meter of all connections.
 
 const (
-	// limitChain and limitMeter are the prefixes of the names of chains and meters.
+	// limitChain and limitMeter are the name prefixes of chains and meters.
 	limitChain, limitMeter = "limit-", "meter-"
-	// maxSources is the maximum number of sources in a meter. Further sources have no limit. It
-	// bounds the memory of a meter to about 20 MB.
+	// maxSources is the maximum number of sources in a meter. Additional sources have no limit. A
+	// meter uses at most about 20 MB of memory.
 	maxSources = 1 << 16
-	// fullMemory is the time for which a frontend remains in the set of full meters.
+	// fullMemory is how long a frontend remains in the set "full" after one of its meters was full.
 	fullMemory = time.Minute
-	// maxFull is the maximum number of frontends in that set.
+	// maxFull is the maximum number of frontends in the set "full".
 	maxFull = 4096
 )
 
 func isLimited(f *balancer.Frontend) bool { return !f.Limits.IsZero() }
 
-// limiter is the chain that enforces the limits of a service. The direct frontends of a service
+// limiter describes the chain that enforces a service's limits. The direct frontends of a service
 // have their own chain.
 type limiter struct {
 	chain   string
@@ -83,7 +83,7 @@ func (l limiter) meters() (all []meter) {
 // full.
 func (l limiter) rules(y *layout, bits markBits) (rules []nft.Rule) {
 	refuse := []nft.Stmt{nft.Drop}
-	if l.limits.Over == balancer.RejectOver { // the answer has the mark of the connection, so filters accept it
+	if l.limits.Over == balancer.RejectOver { // the refusal carries the connection's mark, so filters accept it
 		refuse = []nft.Stmt{nft.AddBits{Field: nft.CtMark, Bits: bits.ours}, nft.Goto("refuse")}
 	}
 	for _, m := range l.meters() {
@@ -108,12 +108,12 @@ func newFullSet(place nft.Concat) *nft.Set {
 
 // limits holds the limiters of frontends, and their chains in the kernel.
 type limits struct {
-	// desired and applied count the frontends with limits, by place and limiter.
+	// desired and applied are the numbers of frontends with limits, by place and limiter.
 	desired, applied map[setEntry]map[limiter]int
 	// changed holds the places whose counts have changed since the last comparison.
 	changed map[setEntry]bool
 	// places maps the places in the kernel to their chains. chains and sets hold the chains and the
-	// meters in the kernel. The limiter of a chain that this process has not written is zero.
+	// meters in the kernel. If another process wrote a chain, its limiter is zero.
 	places map[setEntry]string
 	chains map[string]limiter
 	sets   map[string]bool
@@ -123,7 +123,7 @@ type limits struct {
 	fault error
 }
 
-// want adds by to the reference count of f's limiter at its place. If applied is set, f counts as
+// want adds by to the reference count of f's limiter at f's place. If applied is set, f counts as
 // an applied frontend, otherwise as a desired frontend.
 func (s *limits) want(f *balancer.Frontend, by int, applied bool) {
 	if !isLimited(f) || f.Withdrawn || f.Addr.IsLoopback() {
@@ -163,7 +163,7 @@ func (s *limits) limiterAt(place setEntry) limiter {
 	return limiter{}
 }
 
-// differ reports whether the kernel's limits of a changed place are wrong. It then forgets the
+// differ reports whether the kernel has wrong limits for a changed place. It then forgets the
 // changed places. A change to endpoints does not affect limits.
 func (s *limits) differ() bool {
 	defer clear(s.changed)
@@ -175,7 +175,7 @@ func (s *limits) differ() bool {
 	return false
 }
 
-// forget records that the kernel has no chains and no meters of limits.
+// forget records that the kernel has no chains and meters of limits.
 func (s *limits) forget() {
 	s.places, s.chains, s.sets = map[setEntry]string{}, map[string]limiter{}, map[string]bool{}
 }
@@ -260,7 +260,6 @@ func (s *limits) write(tx *nft.Tx, y *layout, bits markBits, on bool) {
 	s.places, s.chains, s.sets = places, chains, sets
 }
 
-// sortedPlaces returns an iterator over places and their chains, in order.
 func sortedPlaces(places map[setEntry]string) func(func(setEntry, string) bool) {
 	return func(yield func(setEntry, string) bool) {
 		for _, at := range slices.SortedFunc(maps.Keys(places), setEntry.compare) {
@@ -278,7 +277,7 @@ func placeElement(at setEntry, chain string) nft.Elem {
 	return e
 }
 
-// limitsOf returns the map that holds a place. Ranges of ports have their own map.
+// limitsOf returns the map that contains a place. Port ranges have a separate map.
 func (l *layout) limitsOf(at setEntry) *nft.Set {
 	if at.Port.IsRange() {
 		return l.inRange.limits
@@ -286,7 +285,6 @@ func (l *layout) limitsOf(at setEntry) *nft.Set {
 	return l.limits
 }
 
-// toLimits returns the rules that send packets to the chains of limits.
 func (l *layout) toLimits(with features) []nft.Rule {
 	if !with.limited {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// proveLimits runs the trial of limits when the first service has limits. If the kernel does not
-// support them, the guard omits all limits.
+// proveLimits tests the kernel's support for limits when the first service has limits. If the
+// kernel does not support them, the guard omits all limits.
 func (y *familyGuard) proveLimits() {
 	if y.limits.tried || !y.mode.Forward || !y.limits.nonEmpty() {
 		return
@@ -20,8 +20,8 @@ func (y *familyGuard) proveLimits() {
 	y.limits.tried, y.limits.fault = true, tryLimits(y.table.Conn, y.family)
 }
 
-// tryLimits creates a table with each kind of meter, and deletes it. Its error names the missing
-// modules.
+// tryLimits creates a table with one meter of each kind, and deletes it. Its error names the
+// missing modules.
 func tryLimits(conn *nft.Conn, of inet.Family) (failed error) {
 	l := newLayout(of)
 	l.table.Name += trialSuffix
@@ -53,7 +53,6 @@ func tryLimits(conn *nft.Conn, of inet.Family) (failed error) {
 	return nil
 }
 
-// readLimits reads the chains, meters and maps of limits from the kernel.
 func (y *familyGuard) readLimits() error {
 	chains, err := y.table.Chains(y.layout.table)
 	if err != nil {
@@ -82,7 +81,6 @@ func (y *familyGuard) readLimits() error {
 	return nil
 }
 
-// readPlaces returns the elements of the maps of limits.
 func (y *familyGuard) readPlaces() (map[setEntry]string, error) {
 	places := map[setEntry]string{}
 	for _, l := range []*layout{y.layout, y.layout.inRange} {
@@ -97,7 +95,6 @@ func (y *familyGuard) readPlaces() (map[setEntry]string, error) {
 	return places, nil
 }
 
-// queueLimits queues the necessary changes to the chains of limits.
 func (y *familyGuard) queueLimits(with features) {
 	if !y.ready || with.limited != y.written.limited || with.limited && y.limits.differ() {
 		y.limits.write(&y.tx, y.layout, y.bits, with.limited)

@@ -17,8 +17,8 @@ import (
 )
 
 // TestFullMeter sends a client's packet before and after other sources have filled the meter.
-// Before, the meter must count the client, and the frontend must not be reported as full.
-// Afterwards, it must be reported.
+// Before, the meter must count the client, and FullLimits must not return the frontend. Afterwards,
+// FullLimits must return it.
 func TestFullMeter(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -64,7 +64,7 @@ func TestFullMeter(t *testing.T) {
 	})
 }
 
-// fillMeter empties an IPv4 meter, and then fills it with the addresses of other sources than the
+// fillMeter empties an IPv4 meter, and then fills it with the addresses of sources other than the
 // client.
 func fillMeter(t *testing.T, m meter) {
 	t.Helper()
@@ -119,7 +119,7 @@ func TestLimitsWithoutModules(t *testing.T) {
 		}
 		return there
 	}
-	problems := func() []balancer.Problem { // without problems of no service, because the machine's iptables may cause one
+	problems := func() []balancer.Problem { // without problems that name no service, which may come from the machine's iptables
 		return slices.DeleteFunc(h.g.problems(), func(p balancer.Problem) bool { return p.Service == "" })
 	}
 	if limited() {
@@ -127,7 +127,7 @@ func TestLimitsWithoutModules(t *testing.T) {
 	}
 	want := "limits are not enforced (ipv4): the kernel refuses rules of nft_limit and nft_connlimit: run modprobe -a nft_limit nft_connlimit and vipctl reload, or remove limits: "
 	if p := problems(); len(p) != 1 || p[0].Service != f.Service || p[0].Field != "limits" || !strings.HasPrefix(p[0].Text, want) {
-		t.Errorf("problems = %+v, want one problem of service %s: %s", p, f.Service, want)
+		t.Errorf("problems = %+v, want one problem for service %s: %s", p, f.Service, want)
 	}
 	if err := other.Commit(&free); err != nil {
 		t.Fatal(err)

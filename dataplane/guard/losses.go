@@ -29,7 +29,7 @@ func losses() []loss {
 	}
 }
 
-// lost returns a problem for each required feature that is unavailable for the given reason.
+// lost returns a problem with this reason for each required feature that is unavailable.
 func (w *wanted) lost(reason error) []balancer.Problem {
 	var out []balancer.Problem
 	for _, l := range losses() {
@@ -63,7 +63,6 @@ func (w *wanted) lostLimits() (all []balancer.Problem) {
 	return all
 }
 
-// problem returns a problem of the family, with the reason.
 func (w *wanted) problem(severity balancer.Severity, text string, reason error) balancer.Problem {
 	return balancer.Problem{Severity: severity, Text: fmt.Sprintf("%s (%s): %v", text, w.family, reason)}
 }

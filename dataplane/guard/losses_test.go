@@ -11,7 +11,7 @@ import (
 )
 
 // TestLossesByMode makes the guard unavailable for each kind of frontend. In each mode, lost must
-// return exactly the features that the mode loses, and the problems must give the reason.
+// return a problem with the reason for exactly the features that the mode loses.
 func TestLossesByMode(t *testing.T) {
 	const (
 		ports, ranges, drops, others = "answer on every port", "source_ranges are not enforced", "reject clients despite", "might reach a program"

@@ -2,14 +2,15 @@ package guard
 
 import "fmt"
 
-// markBits holds the bits of packet and connection marks that the guard uses.
+// markBits holds the bits that the guard uses in packet and connection marks.
 type markBits struct {
-	// masquerade marks a connection that must be masqueraded, in a connection mark.
+	// masquerade is a bit of the connection mark. It marks a connection that must be masqueraded.
 	masquerade uint32
-	// ours marks a connection that was opened to a frontend, in a connection mark. It differs from
+	// ours is a bit of the connection mark. It marks a connection to a frontend. It differs from
 	// masquerade because other programs copy connection marks to packets (CONNMARK --restore-mark).
 	ours uint32
-	// never marks a connection whose source is never changed, in a connection mark.
+	// never is a bit of the connection mark. It marks a connection whose source address is never
+	// changed.
 	never uint32
 }
 
@@ -21,11 +22,11 @@ func newMarkBits(bit int) markBits {
 	return markBits{masquerade: markBit(bit, 0), ours: markBit(bit, 1), never: markBit(bit, 2)}
 }
 
-// MarkBits returns the bit of connection marks that marks connections to frontends, for modes that
+// MarkBits returns the connection mark's bit for connections to frontends. It is for modes that
 // mark connections themselves ([dataplane.Needs].Marked). The argument is Options.MasqueradeBit.
 func MarkBits(bit int) uint32 { return newMarkBits(bit).ours }
 
-// Mark returns the iptables rule that sets MarkBits, without "-A" and the name of a chain.
+// Mark returns the iptables rule that sets MarkBits, without "-A" and a chain name.
 func Mark(bit int) string { return "-j CONNMARK --set-xmark " + valueMask(MarkBits(bit)) }
 
 // valueMask formats a bit as value and mask.

@@ -25,18 +25,18 @@ type members struct {
 	// frontends, and asked counts the desired frontends.
 	count, asked map[setEntry]int
 	have         map[setEntry]bool
-	// dirty holds the entries for which count and have may differ.
+	// dirty holds the entries whose presence in the kernel may be wrong.
 	dirty map[setEntry]bool
 	// veto reports whether a wanted entry must not be in the set. It may be nil.
 	veto func(setEntry) bool
-	// disjoint reports whether the kernel refuses overlapping networks, or several MSS values, at
-	// a place. The smallest MSS value applies. near holds, for each place, the entries that are
-	// wanted, requested or in the kernel. moved holds the places whose entries in near have
-	// changed.
+	// disjoint reports whether the kernel refuses overlapping networks, or several MSS values, at a
+	// place (the address, protocol and port of a frontend). The smallest MSS value applies. near
+	// holds, for each place, the entries that are wanted, requested or in the kernel. moved holds
+	// the places whose entries in near have changed.
 	disjoint bool
 	near     map[setEntry]map[setEntry]bool
 	moved    map[setEntry]bool
-	// kept reports whether an entry must remain in the set although it is not wanted.
+	// kept reports whether an entry must remain in the set even though it is not wanted.
 	kept func(setEntry) bool
 }
 
@@ -105,7 +105,7 @@ func (m *members) markMoved() {
 	m.moved = map[setEntry]bool{}
 }
 
-// wider returns the entries for e's place whose networks contain e's network.
+// wider returns the possible entries at e's place whose networks contain e's network.
 func wider(e setEntry) iter.Seq[setEntry] {
 	return func(yield func(setEntry) bool) {
 		for bits := e.Net.Bits() - 1; bits > 0; bits-- {
@@ -118,7 +118,7 @@ func wider(e setEntry) iter.Seq[setEntry] {
 }
 
 // contained reports whether another wanted or kept entry at the same place makes this entry
-// redundant. The other entry has a network that contains this network, or a smaller MSS.
+// redundant. The other entry has a larger network or a smaller MSS.
 func (m *members) contained(e setEntry) bool {
 	stays := func(x setEntry) bool { return m.count[x] > 0 || m.have[x] && m.kept(x) }
 	if e.MSS > 0 {
@@ -136,7 +136,6 @@ func (m *members) contained(e setEntry) bool {
 	return false
 }
 
-// markAll marks all entries as dirty.
 func (m *members) markAll() {
 	for e := range m.count {
 		m.dirty[e] = true
@@ -203,14 +202,12 @@ func (m *members) compare() error {
 	return nil
 }
 
-// fill adds missing entries.
 func (m *members) fill() { m.flush(m.store.Add, true) }
 
-// trim deletes superfluous entries.
 func (m *members) trim() { m.flush(m.store.Delete, false) }
 
-// withdraw deletes entries that must not exist while other frontends are being applied: vetoed and
-// displaced entries. In sets that are not early, it also deletes entries that no desired frontend
+// withdraw deletes vetoed and displaced entries, which must not exist while other frontends are
+// being applied. In sets that are not early, it also deletes entries that no desired frontend
 // requests.
 func (m *members) withdraw() {
 	m.markMoved()
@@ -246,7 +243,6 @@ func (m *members) flush(apply func(string, []setEntry), present bool) {
 	m.dirty = dataplane.Shrink(m.dirty)
 }
 
-// change applies a change to the kernel, and records it.
 func (m *members) change(apply func(string, []setEntry), change []setEntry, present bool) {
 	if len(change) == 0 {
 		return

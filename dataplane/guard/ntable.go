@@ -9,9 +9,9 @@ import (
 // tableName is the name of the guard's table in each family.
 const tableName = "vipd-guard"
 
-// These are the priorities of the guard's chains. The classification precedes the translation of
-// every mode (nftables -105, redirects -103, iptables -100, IPVS -98). The source chain follows the
-// chain of nftables mode that clears its register in postrouting (95), and precedes srcnat (100).
+// These are the priorities of the guard's chains. Classification precedes each mode's translation
+// (nftables -105, redirects -103, iptables -100, IPVS -98). The source chain follows the chain of
+// nftables mode that clears its register in postrouting (95), and precedes srcnat (100).
 const (
 	rawPriority      = -300
 	manglePriority   = -150
@@ -20,7 +20,7 @@ const (
 	inputPriority    = -5
 	sourcePriority   = 96
 	onlySYN          = nft.FIN | nft.SYN | nft.RST | nft.ACK
-	loopback         = 1 // the index of lo in each network namespace
+	loopback         = 1
 	protocolTCP      = 6
 	protocolUDP      = 17
 	protocolSCTP     = 132
@@ -30,21 +30,21 @@ const (
 	protocolIPv6     = 41 // IPPROTO_IPV6
 )
 
-// layout is the guard's table of a family: its sets, and its chains for a given mode.
+// layout is the guard's table of a family: its sets, and its chains for a mode.
 type layout struct {
 	table nft.Table
 	place nft.Concat
-	// sets holds the sets by their names in setDefs.
+	// sets holds the sets by name in setDefs.
 	sets map[string]*nft.Set
-	// ranges maps addresses and open ports of frontends with a range of ports to the number of the
-	// range. inRange is the layout for these frontends. Its place has the number of the range
-	// instead of the port, and its inRange is nil.
+	// ranges maps the address and open ports of each frontend with a port range to that range's
+	// number. inRange is the layout for these frontends: its keys have the range's number instead
+	// of a port, and its inRange is nil.
 	ranges  *nft.Set
 	inRange *layout
 	// restarts holds the clients that have sent a new SYN or INIT to a dead endpoint.
 	restarts *nft.Set
-	// limits maps places to the chains of their limits. full holds the places whose meters were
-	// full recently.
+	// limits maps places (the address, protocol and port of a frontend) to the chains of their
+	// limits. full holds the places whose meters were full recently.
 	limits, full *nft.Set
 	// oneArm holds the pairs of incoming and outgoing interfaces of connections whose replies would
 	// bypass this node. It contains names instead of indices, because nft refuses a saved rule set
@@ -79,8 +79,8 @@ func newLayout(of inet.Family) *layout {
 	return l
 }
 
-// nftName returns the name of a set in nf_tables. It differs for "masquerade", which is a keyword
-// of nft.
+// nftName returns the name of a set in nf_tables. It differs for "masquerade", because that is an
+// nft keyword.
 func nftName(name string) string {
 	if name == masqueradeSet {
 		return "always"
@@ -101,9 +101,7 @@ func (l *layout) matchPlace(set string, then ...nft.Stmt) nft.Rule {
 	return rule(append([]nft.Stmt{nft.In{Of: l.place, Set: l.sets[set]}}, then...)...)
 }
 
-// These matches never change. They are variables because Go has no constants of their types.
 var (
-	// isTCP matches TCP.
 	isTCP = nft.Is{Field: nft.L4proto, Value: protocolTCP}
 	// midway matches TCP segments that do not open a connection.
 	midway = nft.Flags{Mask: onlySYN, Value: nft.SYN, Not: true}
@@ -111,12 +109,11 @@ var (
 	opening = nft.Flags{Mask: nft.SYN | nft.RST, Value: nft.SYN}
 )
 
-// chains returns all chains for a mode.
 func (l *layout) chains(m dataplane.Needs, bits markBits, with features) []chainRules {
 	all := []chainRules{
 		{nft.Chain{Name: "refuse-now"}, []nft.Rule{rule(isTCP, nft.ResetTCP), rule(nft.Unreachable)}},
-		// The node's own datagrams are refused in input. If they were refused in output, sendto
-		// would return EPERM.
+		// Datagrams from this node's programs are refused in input. If they were refused in output,
+		// sendto would return EPERM.
 		{nft.Chain{Name: "refuse"}, []nft.Rule{rule(isTCP, nft.ResetTCP), rule(nft.Is{Field: nft.Oif, Value: loopback}, nft.Return), rule(nft.Unreachable)}},
 		{nft.Chain{Name: "by-policy"}, l.policyRules(m, bits, with)},
 		{nft.Chain{Name: "arriving"}, l.admissionRules(with, "by-policy")},
@@ -132,10 +129,10 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with features) []chain
 			chainRules{base("source", nft.NAT, nft.Postrouting, sourcePriority), []nft.Rule{
 				rule(nft.Bits{Field: nft.CtMark, Mask: bits.ours | bits.never, Value: bits.ours, Not: true}, nft.Return),
 				rule(nft.Is{Field: nft.Oif, Value: loopback}, nft.Return), // replies on loopback always reach the node
-				// A connection of a program of this host has no incoming interface. The route to
-				// the VIP determines its source address, whichever endpoint it gets. An endpoint
-				// behind another interface may have no route to that address, or may drop it
-				// because of reverse path filtering.
+				// A connection from a program on this host has no incoming interface. The route to
+				// the VIP determines its source address, whichever endpoint the connection gets. An
+				// endpoint behind another interface may have no route to that address, or may drop
+				// it because of reverse path filtering.
 				rule(nft.Is{Field: nft.Iif, Value: 0}, nft.Masquerade),
 				rule(nft.In{Of: l.oneArm.Key, Set: l.oneArm}, nft.Masquerade),
 				rule(nft.Bits{Field: nft.CtMark, Mask: bits.masquerade, Value: bits.masquerade}, nft.Masquerade),
@@ -151,7 +148,6 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with features) []chain
 	return all
 }
 
-// prerouting returns the rules for arriving packets.
 func (l *layout) prerouting(m dataplane.Needs, bits markBits, with features) []nft.Rule {
 	rules := append(l.otherHostRules(with), l.classifyRules(m, bits, with, "arriving")...)
 	if with.ranges {
@@ -160,7 +156,7 @@ func (l *layout) prerouting(m dataplane.Needs, bits markBits, with features) []n
 	return rules
 }
 
-// output returns the rules for packets of the host's programs.
+// output returns the rules for packets from the host's programs.
 func (l *layout) output(m dataplane.Needs, bits markBits, with features) []nft.Rule {
 	rules := append(l.classifyRules(m, bits, with, "by-policy"), l.refuseOwnRules(bits, with)...)
 	if with.ranges {
@@ -173,8 +169,8 @@ func base(name string, kind nft.ChainType, at nft.Point, priority int32) nft.Cha
 	return nft.Chain{Name: name, Hook: &nft.Hook{Type: kind, Point: at, Priority: priority}}
 }
 
-// packetMarkChains returns the chains that clear vipd's bits in the marks of packets. Other
-// programs copy the mark of a connection to its packets for policy routing (CONNMARK
+// packetMarkChains returns the chains that clear vipd's bits in packet marks. Other programs copy a
+// connection's mark to its packets for policy routing (CONNMARK
 // --restore-mark), and a routing rule such as "fwmark 1" does not match if other bits are set.
 // These programs copy the mark at manglePriority.
 func packetMarkChains(bits markBits) []chainRules {
@@ -190,7 +186,7 @@ func packetMarkChains(bits markBits) []chainRules {
 	}
 }
 
-// otherHostRules returns the rules for packets to addresses of other hosts, and for replies in
+// otherHostRules returns the rules for packets to other hosts' addresses, and for replies in
 // connections that have moved here from other hosts.
 func (l *layout) otherHostRules(with features) (rules []nft.Rule) {
 	// If another host has an address, packets from the address's own network are not meant for this
@@ -215,12 +211,12 @@ func (l *layout) otherHostRules(with features) (rules []nft.Rule) {
 // packet without SYN that is new to conntrack belongs to a connection that was cut or lost. In a
 // mode in which only conntrack has connections, translating such a packet again, perhaps to another
 // endpoint, would make the connection hang. Virtual servers without sloppy_tcp leave such packets
-// to the host, which resets the connection. So do the sockets of a mode that terminates connections
-// itself. Connections that virtual servers or sockets still have continue, unless a mode with
-// resets runs next to them, because its translation precedes them. A packet to a movable frontend
-// belongs to a connection from another host, and is translated so that it continues. If there are
-// movable frontends, virtual servers accept such packets for all frontends (sloppy_tcp), so packets
-// to the other frontends are reset here.
+// to the host, which resets the connection. Sockets also cause a reset, in a mode that terminates
+// connections itself. Connections that virtual servers or sockets still have continue, unless a
+// mode with resets runs next to them, because its translation precedes them. A packet to a movable
+// frontend belongs to a connection from another host, and is translated so that it continues. If
+// there are movable frontends, virtual servers accept such packets for all frontends (sloppy_tcp),
+// so packets to the other frontends are reset here.
 func (l *layout) classifyRules(m dataplane.Needs, bits markBits, with features, then string) (rules []nft.Rule) {
 	ours := nft.AddBits{Field: nft.CtMark, Bits: bits.ours}
 	if m.Resets || with.roaming {
@@ -250,7 +246,7 @@ func (l *layout) refuseOwnRules(bits markBits, with features) []nft.Rule {
 }
 
 // admissionRules returns the rules that drop packets of clients that may not connect, and limit the
-// connections of the others.
+// connections of other clients.
 func (l *layout) admissionRules(with features, then string) (rules []nft.Rule) {
 	if with.restricted || with.limited {
 		rules = append(rules, rule(nft.Is{Field: nft.Iif, Value: loopback}, nft.Goto(then))) // this node's own clients may always connect
@@ -263,8 +259,7 @@ func (l *layout) admissionRules(with features, then string) (rules []nft.Rule) {
 }
 
 // policyRules returns the rules that drop, refuse or mark packets, depending on the features of
-// their frontends. A refusal has the mark of the connection, so the filters of other programs
-// accept it.
+// their frontends. A refusal has the connection's mark, so other programs' filters accept it.
 func (l *layout) policyRules(m dataplane.Needs, bits markBits, with features) (rules []nft.Rule) {
 	mark := func(bit uint32) nft.Stmt { return nft.AddBits{Field: nft.CtMark, Bits: bit} }
 	if with.silent {
@@ -299,7 +294,7 @@ func (l *layout) inputRules(m dataplane.Needs, bits markBits, with features) []n
 		rules = append(rules, l.toRange(nft.Jump("ranges-rejected")))
 	}
 	rules = append(rules,
-		// The destination of a redirect, or of a translation to a program of this host, may be a
+		// The destination of a redirect, or of a translation to a program on this host, may be a
 		// held address.
 		rule(nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours}, nft.Translated{}, nft.Accept),
 		rule(nft.In{Of: nft.Daddr, Set: l.sets[heldSet], Not: true}, nft.Accept),
@@ -327,9 +322,9 @@ func (l *layout) servedRules(m dataplane.Needs) (rules []nft.Rule) {
 }
 
 // segmentSizeChains returns chains that limit the segment size announced by both ends of our TCP
-// connections: to the MTU of the path, and to the limit of the frontend. Looking up the path's MTU
-// is the most expensive statement of a first packet, and even an established packet enters the
-// chains. So they exist only while a limit can have an effect.
+// connections: to the path MTU, and to the frontend's limit. Looking up the path's MTU is the most
+// expensive statement of a first packet, and even an established packet enters the chains. So they
+// exist only while a limit can have an effect.
 func (l *layout) segmentSizeChains(m dataplane.Needs, bits markBits, with features) (all []chainRules) {
 	ours := nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours}
 	links := rule(isTCP, opening, ours, nft.ClampMSS{})
@@ -405,7 +400,6 @@ func (l *layout) write(tx *nft.Tx, m dataplane.Needs, bits markBits, with featur
 	}
 }
 
-// element converts an entry to an element of a set.
 func element(e setEntry) nft.Elem {
 	key := nft.Bytes{}.Addr(e.Addr)
 	switch {
@@ -441,9 +435,9 @@ func elements(entries []setEntry) []nft.Elem {
 	return all
 }
 
-// oneArmPairs returns the pairs of interfaces between which connections must be masqueraded. These
-// connections leave through the interface on which they arrived, so hosts on the same link would
-// reply directly.
+// oneArmPairs returns the interface pairs whose connections must be masqueraded. Such a connection
+// leaves through the interface on which it arrived, so an endpoint on the same link as the client
+// would reply directly.
 func oneArmPairs(m dataplane.Needs, interfaces []Interface) (pairs []nft.Elem) {
 	if !m.Forward {
 		return nil

@@ -15,13 +15,12 @@ type Options struct {
 	// bit marks connections through vipd, and the bit after it marks connections that keep their
 	// source. Bit 0 follows bit 31.
 	MasqueradeBit int
-	// ClampMSS reports whether the segment size of connections is always limited to the MTU of
-	// their path. If false, it is limited only while links or routes have different MTUs (see
-	// [Interface]).
+	// ClampMSS reports whether the segment size of connections is always limited to their path MTU.
+	// If false, it is limited only while links or routes have different MTUs (see [Interface]).
 	ClampMSS bool
 	// FastPath holds the names of the devices between which established connections skip netfilter
-	// and routing, or only FastPathAuto. FastPathHardware reports whether the hardware of the
-	// devices forwards these connections.
+	// and routing, or only FastPathAuto. FastPathHardware reports whether the devices' hardware
+	// forwards these connections.
 	FastPath         []string
 	FastPathHardware bool
 	// Variant is the iptables variant whose filters must accept our connections.

@@ -5,7 +5,7 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// newInRange returns the layout for frontends with a range of ports.
+// newInRange returns the layout for frontends with a port range.
 func (l *layout) newInRange() *layout {
 	r := &layout{table: l.table, place: nft.Concat{nft.Daddr, nft.L4proto, nft.Priority}, sets: map[string]*nft.Set{}}
 	for _, def := range setDefs() {
@@ -24,7 +24,7 @@ func (l *layout) newInRange() *layout {
 	return r
 }
 
-// setOf returns the set that holds an entry. Ranges of ports have their own sets.
+// setOf returns the set that holds an entry. Port ranges have separate sets.
 func (l *layout) setOf(name string, e setEntry) *nft.Set {
 	if e.Port.IsRange() {
 		return l.inRange.sets[name]
@@ -32,13 +32,13 @@ func (l *layout) setOf(name string, e setEntry) *nft.Set {
 	return l.sets[name]
 }
 
-// toRange returns a rule that matches packets to the open ports of ranges. It stores the number of
-// the range in the packet's priority, and sends the packet to a chain.
+// toRange returns a rule that matches packets to the open ports of ranges. It stores the range's
+// number in the packet's priority, and sends the packet to a chain.
 func (l *layout) toRange(chain nft.Stmt) nft.Rule {
 	return rule(nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: l.place, In: l.ranges}}, chain)
 }
 
-// rangeChains returns the chains for packets to ranges of ports.
+// rangeChains returns the chains for packets to port ranges.
 func (l *layout) rangeChains(m dataplane.Needs, bits markBits, with features) []chainRules {
 	if !with.ranges {
 		return nil

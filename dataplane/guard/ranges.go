@@ -10,13 +10,13 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// openRanges holds the open ports of frontends with a range of ports, by address. While a
-// transaction takes effect, packets may miss the elements that it replaces. So a change does not
-// touch elements that stay the same.
+// openRanges holds the open ports of frontends with a port range, by address. While a transaction
+// takes effect, packets may miss the elements that it replaces. So a change leaves unchanged
+// elements alone.
 type openRanges struct {
 	// frontends counts the desired and the applied frontends with a range, even if no part is open.
 	frontends int
-	// desired and applied count the frontends that have each part.
+	// desired and applied count the frontends that have each open part.
 	desired, applied map[netip.Addr]map[openPart]int
 	// changed holds the addresses whose counts have changed since the last write.
 	changed map[netip.Addr]bool
@@ -24,7 +24,8 @@ type openRanges struct {
 	have map[netip.Addr]rangeElements
 }
 
-// rangeElements holds elements of the map from open ports to ranges, by their content.
+// rangeElements holds elements of the map from open ports to ranges. Its keys are the elements'
+// contents.
 type rangeElements map[string]nft.Elem
 
 func (all rangeElements) add(e nft.Elem) {
@@ -41,7 +42,6 @@ func (all rangeElements) without(others rangeElements) (left []nft.Elem) {
 	return left
 }
 
-// openPart is an open part of a range on an address.
 type openPart struct {
 	proto byte
 	// ports is the open part. of is the whole range.
@@ -84,8 +84,8 @@ func (r *openRanges) want(f *balancer.Frontend, by int, applied bool) {
 	}
 }
 
-// parts returns the parts on an address without overlaps. The parts of desired frontends precede
-// the parts of frontends that are only applied.
+// parts returns the parts on an address without overlap. The parts of desired frontends precede the
+// parts of frontends that are only applied.
 func (r *openRanges) parts(a netip.Addr) []openPart {
 	all := slices.SortedFunc(maps.Keys(r.desired[a]), openPart.compare)
 	for _, p := range slices.SortedFunc(maps.Keys(r.applied[a]), openPart.compare) {
@@ -116,7 +116,7 @@ func (r *openRanges) elements(a netip.Addr) rangeElements {
 	return all
 }
 
-// found records the elements in the kernel, so the next write compares all addresses.
+// found records the elements found in the kernel, so the next write compares all addresses.
 func (r *openRanges) found(have map[netip.Addr]rangeElements) {
 	r.have, r.changed = have, map[netip.Addr]bool{}
 	for a := range have {
@@ -143,7 +143,7 @@ func (r *openRanges) write(tx *nft.Tx, y *layout) {
 	clear(r.changed)
 }
 
-// byRange separates entries with a single port, or none, from entries with a range of ports.
+// byRange separates entries with a single port, or none, from entries with a port range.
 func byRange(entries []setEntry) (single, ranged []setEntry) {
 	for _, e := range entries {
 		if e.Port.IsRange() {

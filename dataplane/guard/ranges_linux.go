@@ -23,7 +23,6 @@ func (y *familyGuard) readRanges() (map[netip.Addr]rangeElements, error) {
 	return all, nil
 }
 
-// sameRanges reports whether two maps have the same elements.
 func sameRanges(a, b map[netip.Addr]rangeElements) bool {
 	return maps.EqualFunc(a, b, func(a, b rangeElements) bool { return len(a) == len(b) && len(a.without(b)) == 0 })
 }

@@ -25,7 +25,7 @@ func TestRangesWithoutOpenPort(t *testing.T) {
 	withdrawn.Withdrawn = true
 	for name, f := range map[string]*balancer.Frontend{"no open port": ranged(), "withdrawn": withdrawn} {
 		h := newHistory(t, 1, conn, dataplane.Needs{Forward: true})
-		h.g.hold(addrOf("10.96.0.2"), 1) // otherwise a withdrawn frontend needs no guard
+		h.g.hold(addrOf("10.96.0.2"), 1) // without a held address, a withdrawn frontend needs no guard
 		h.g.want(f, 1, false)
 		if err := h.g.prepare(t.Context()); err != nil {
 			t.Errorf("%s: prepare = %v, want nil", name, err)
@@ -40,7 +40,7 @@ func TestRangesWithoutOpenPort(t *testing.T) {
 	}
 }
 
-// TestRangesKeepEqualElements replaces a frontend by an equal frontend. No change must be queued.
+// TestRangesKeepEqualElements replaces a frontend with an equal frontend. No change must be queued.
 // If one of two ports closes, the element of the other port must stay.
 func TestRangesKeepEqualElements(t *testing.T) {
 	var r openRanges
@@ -57,7 +57,7 @@ func TestRangesKeepEqualElements(t *testing.T) {
 	r.want(ranged(80, 81), -1, false)
 	r.want(ranged(80, 81), 1, false)
 	if got := steps(); got != 0 {
-		t.Errorf("steps after an equal frontend = %d, want 0", got)
+		t.Errorf("steps after the replacement = %d, want 0", got)
 	}
 	r.want(ranged(80, 81), -1, false)
 	r.want(ranged(80), 1, false)

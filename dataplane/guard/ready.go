@@ -9,10 +9,10 @@ import (
 	"vipd/dataplane"
 )
 
-// errNotYet is the reason for restrictions that are not in force yet although nothing has failed.
+// errNotYet is the reason why restrictions are not in force yet, if nothing has failed.
 var errNotYet = errors.New("the guard is not installed yet")
 
-// unenforceable returns the error of a restricted frontend on a host without a guard. It returns
+// unenforceable returns the error for a restricted frontend on a host without a guard. It returns
 // nil if the dataplane enforces the restriction.
 func unenforceable(f *balancer.Frontend, reason error, enforced bool) error {
 	if enforced {
@@ -21,8 +21,8 @@ func unenforceable(f *balancer.Frontend, reason error, enforced bool) error {
 	return fmt.Errorf("it is not served, because its %[1]s can't be enforced here. Fix the cause, use mode = \"userspace\", or remove %[1]s: %[2]w", restrictionOf(f), reason)
 }
 
-// notInForce returns the error of a restricted frontend before its restrictions are in force. fault
-// is the reason why the last change to the guard failed, or nil.
+// notInForce returns the error for a restricted frontend before its restrictions are in force.
+// fault is the reason why the last change to the guard failed, or nil.
 func notInForce(f *balancer.Frontend, fault error) error {
 	if fault == nil {
 		fault = errNotYet
@@ -30,7 +30,6 @@ func notInForce(f *balancer.Frontend, fault error) error {
 	return fmt.Errorf("%s can't be enforced yet: %w", restrictionOf(f), fault)
 }
 
-// restrictionOf returns the setting that restricts a frontend.
 func restrictionOf(f *balancer.Frontend) string {
 	if isRestricted(f) {
 		return "source_ranges"

@@ -14,18 +14,17 @@ import (
 )
 
 // Redirects redirects new connections to frontends of one family to ports of this host, for a mode
-// that terminates connections itself. The redirects are a map in an nf_tables table. Calls of its
+// that terminates connections itself. The redirects are a map in an nf_tables table. Calls to its
 // methods must not overlap.
 type Redirects struct {
 	table *redirectTable
-	// made reports whether the table belongs to this process.
-	made bool
+	made  bool
 	// former reports whether iptables may contain redirects of an earlier version that handed over
 	// its sockets to this process.
 	former bool
 }
 
-// NewRedirects returns the redirects of a family, after a trial has shown that they work here.
+// NewRedirects returns the redirects of a family, after a trial has proved that they work here.
 func NewRedirects(family inet.Family) (*Redirects, error) {
 	conn, err := nft.Open()
 	if err != nil {
@@ -48,7 +47,7 @@ func NewRedirects(family inet.Family) (*Redirects, error) {
 // Adopt makes Observe keep the redirects of an earlier process until Set replaces them.
 func (r *Redirects) Adopt() { r.made, r.former = true, true }
 
-// Set redirects connections to the frontends to the given ports. It removes all other redirects.
+// Set redirects connections to the frontends to ports. It removes all other redirects.
 func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) error {
 	if !r.made && len(ports) == 0 { // the table may belong to another process, for example after a trial
 		return nil
@@ -63,8 +62,8 @@ func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) erro
 }
 
 // Observe removes the redirects of an earlier process before the first Set. After Set, it describes
-// a difference between the kernel's redirects and the redirects that were set. It continues to do
-// so, even after an error, until Set writes them again.
+// a difference between the kernel's redirects and the redirects that were set. It repeats this
+// description, even after an error, until Set writes the redirects again.
 func (r *Redirects) Observe(ctx context.Context) (damage string, err error) {
 	switch {
 	case !r.made:
@@ -99,13 +98,12 @@ func (r *Redirects) Close(ctx context.Context) error {
 	return nil
 }
 
-// remove removes redirects, including the redirects that an earlier version kept in iptables.
+// remove removes all redirects, including an earlier version's redirects in iptables.
 func (r *Redirects) remove(ctx context.Context) error {
 	r.table.have = nil
 	return errors.Join(r.removeFormer(ctx), r.table.Remove())
 }
 
-// removeFormer removes the redirects of an earlier version in iptables.
 func (r *Redirects) removeFormer(ctx context.Context) error {
 	c := cleanup{ctx: ctx}
 	c.tables(r.table.family, formerRedirects())
@@ -176,7 +174,6 @@ func (t *redirectTable) set(ctx context.Context, want map[balancer.Key]uint16) e
 	return err
 }
 
-// make writes the desired redirects to the table.
 func (t *redirectTable) make(ctx context.Context, want map[balancer.Key]uint16) error {
 	var tx nft.Tx
 	t.write(&tx, t.have, want)
@@ -188,7 +185,7 @@ func (t *redirectTable) make(ctx context.Context, want map[balancer.Key]uint16) 
 	return err
 }
 
-// compare describes a difference between the table and its last written state, or returns "".
+// compare describes a difference between the table and what was last written, or returns "".
 func (t *redirectTable) compare() (string, error) {
 	if reason, err := t.Changed(); reason != "" || err != nil {
 		return reason, err

@@ -11,9 +11,9 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Render returns the guard of these frontends in the syntax of nft. It assumes that vipd holds
-// their VIPs, and that packets are forwarded between these interfaces. It needs no privileges, and
-// its output is deterministic.
+// Render returns the guard for frontends in nft syntax. It assumes that vipd holds their VIPs, and
+// that packets are forwarded between the interfaces. It needs no privileges, and its output is
+// deterministic.
 func Render(o Options, frontends []*balancer.Frontend, interfaces []Interface) string {
 	var b strings.Builder
 	for _, f := range inet.Families() {
@@ -24,7 +24,6 @@ func Render(o Options, frontends []*balancer.Frontend, interfaces []Interface) s
 	return b.String()
 }
 
-// render writes the table of a family.
 func (w *wanted) render(b *strings.Builder) {
 	l := newLayout(w.family)
 	var tx nft.Tx

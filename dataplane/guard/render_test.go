@@ -24,7 +24,7 @@ func TestRender(t *testing.T) {
 	}
 	checkRendered(t, dataplane.Needs{Forward: true, LocalIn: true}, direct, "testdata/nft-ipvs.want")
 	if got := Render(Options{}, []*balancer.Frontend{frontend("127.0.0.1:80"), frontend("[::1]:80")}, nil); got != "" {
-		t.Errorf("Render with only loopback frontends =\n%s\nwant an empty text", got)
+		t.Errorf("Render with only loopback frontends =\n%s\nwant \"\"", got)
 	}
 }
 

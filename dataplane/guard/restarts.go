@@ -11,7 +11,7 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// A client that lost its connection abruptly, such as by a crash, may open another connection from
+// A client that lost its connection abruptly, such as by a crash, may open a new connection from
 // the same port. Its SYN or INIT belongs to an existing flow, so it is sent to the endpoint of the
 // lost connection, possibly for days.
 //
@@ -27,8 +27,7 @@ import (
 // because SCTP has no equivalent.
 
 const (
-	// restartMemory is the time for which a client remains in the set. It is shorter than the time
-	// until the client retransmits.
+	// restartMemory is how long a client remains in the set. Clients retransmit later than that.
 	restartMemory = 900 * time.Millisecond
 	// restartPause is the interval at which the set of clients is read.
 	restartPause = 200 * time.Millisecond
@@ -37,13 +36,13 @@ const (
 	maxRestarts = 4096
 )
 
-// endpointsThat returns a function that lists a frontend's endpoints for which condition is true.
-// The key of their entries has no protocol, because nft allows at most four fields in a set's key.
-// If services of TCP and SCTP share an address and a port, and an endpoint of both satisfies the
-// condition for one service, its entry also applies to the other. The key of a range of ports has
-// the protocol instead of the endpoint's port, because the client's port determines that port. So a
-// range has no entry for an address that also has a backend for which condition is false, such as
-// the backend with the new ports after target_port has changed.
+// endpointsThat returns a function that lists the entries for a frontend's endpoints that satisfy
+// condition. The entries' key has no protocol, because nft allows at most four fields in a set's
+// key. If services of TCP and SCTP share an address and a port, and an endpoint of both satisfies
+// the condition for one service, its entry also applies to the other service. A port range's key
+// has the protocol instead of the endpoint's port, because that port depends on the port to which
+// the client connects. So a range has no entry for an address that also has a backend for which
+// condition is false, such as the backend with the new ports after target_port has changed.
 func endpointsThat(condition func(balancer.Backend) bool) func(*balancer.Frontend) []setEntry {
 	return func(f *balancer.Frontend) (entries []setEntry) {
 		if f.Addr.IsLoopback() || f.Proto == balancer.UDP || isDirect(f) {
@@ -88,7 +87,7 @@ func (l *layout) restartChains(with features) (all []chainRules) {
 	)
 }
 
-// openings returns the matches of a SYN and of an INIT that belong to a known connection.
+// openings returns the matches for a SYN and for an INIT that belong to a known connection.
 func openings() [2][]nft.Stmt {
 	known := nft.State(nft.Established)
 	return [2][]nft.Stmt{
@@ -97,8 +96,9 @@ func openings() [2][]nft.Stmt {
 	}
 }
 
-// restartRules returns the rules of dead and quiet endpoints. The parameter ends is the key of
-// their sets, and clients is the set to which clients of dead endpoints are added.
+// restartRules returns the rules for dead endpoints and for quiet endpoints, which are alive but
+// get no new connections. The parameter ends is the key of their sets, and clients is the set to
+// which clients of dead endpoints are added.
 func (l *layout) restartRules(with features, ends nft.Concat, clients *nft.Set) (rules []nft.Rule) {
 	add := func(set string, forTCP, forSCTP []nft.Stmt) {
 		for i, do := range [][]nft.Stmt{forTCP, forSCTP} {
@@ -115,7 +115,7 @@ func (l *layout) restartRules(with features, ends nft.Concat, clients *nft.Set) 
 	return rules
 }
 
-// addrSize returns the number of bytes of a family's addresses.
+// addrSize returns the size of a family's addresses in bytes.
 func addrSize(of inet.Family) int {
 	if of == inet.IPv6 {
 		return 16

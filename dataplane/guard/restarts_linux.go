@@ -14,7 +14,7 @@ import (
 	"vipd/dataplane/internal/worker"
 )
 
-// restarts makes conntrack forget the flows of clients in the set, while a family has dead
+// restarts makes conntrack forget the flows of clients in the kernel's set, while a family has dead
 // endpoints.
 type restarts struct {
 	log  *slog.Logger
@@ -38,7 +38,6 @@ func newRestarts(log *slog.Logger) *restarts {
 	return r
 }
 
-// watch records whether a family has dead endpoints.
 func (r *restarts) watch(of inet.Family, dead bool) {
 	r.mu.Lock()
 	was := r.watched[of]
@@ -49,7 +48,6 @@ func (r *restarts) watch(of inet.Family, dead bool) {
 	}
 }
 
-// close stops the loop.
 func (r *restarts) close() {
 	r.loop.Close()
 	if r.rules != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // TestDeadEndpointsOfRanges changes the endpoints' ports of a range. An address counts as dead only
-// if none of its backends serves the range, because the entries of a range have no endpoint port.
+// if none of its backends serves the range, because a range's entries have no endpoint port.
 func TestDeadEndpointsOfRanges(t *testing.T) {
 	f := &balancer.Frontend{
 		Key: balancer.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: balancer.NewPortRange(7000, 7009), Proto: balancer.TCP},

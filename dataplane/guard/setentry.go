@@ -14,9 +14,9 @@ type setEntry struct {
 	Port  balancer.PortRange
 	// Net is a network of clients. Its prefix length is at least 1.
 	Net netip.Prefix
-	// MSS is the maximum segment size that a map assigns to the place.
+	// MSS is the maximum segment size that a map assigns to the entry.
 	MSS uint16
-	// To is the address of an endpoint of the frontend at the place.
+	// To is the address of one of the frontend's endpoints.
 	To netip.AddrPort
 }
 
@@ -33,5 +33,4 @@ func placeOf(k balancer.Key) setEntry {
 	return setEntry{Addr: k.Addr, Port: k.Port, Proto: k.Proto.Number()}
 }
 
-// placeOnly returns the place of an entry without its network, MSS and endpoint.
 func placeOnly(e setEntry) setEntry { return setEntry{Addr: e.Addr, Proto: e.Proto, Port: e.Port} }

@@ -16,7 +16,8 @@ type setDef struct {
 	// and applied. They are added after the frontend is applied, and removed before another
 	// frontend is applied.
 	early bool
-	// entries returns the entries of a frontend. It is nil if the set has no entries of frontends.
+	// entries returns the entries of a frontend. It is nil if the set's entries do not depend on
+	// frontends.
 	entries func(*balancer.Frontend) []setEntry
 }
 
@@ -28,12 +29,12 @@ const (
 	byAddress setKey = "address" // an address
 	byClients setKey = "clients" // a place, with a network of clients
 	byMSS     setKey = "mss"     // a place, with its maximum segment size
-	behind    setKey = "behind"  // address and port of a frontend, with an endpoint behind it; see endpointsThat
+	behind    setKey = "behind"  // address and port of a frontend, and one of its endpoints; see endpointsThat
 )
 
 // These are the names of the sets.
 const (
-	frontendsSet  = "frontends"  // frontends without further features
+	frontendsSet  = "frontends"  // frontends without special treatment
 	specialSet    = "special"    // all other frontends
 	restrictedSet = "restricted" // frontends with source ranges
 	silentSet     = "silent"     // frontends that drop clients
@@ -79,9 +80,9 @@ func setDefs() []setDef {
 	}
 }
 
-// placeIf returns a function that returns the place of a frontend that satisfies the condition.
-// That function omits withdrawn frontends. It also omits loopback frontends, which only the node
-// can use and no mode translates.
+// placeIf returns a function that returns a frontend's place if the frontend satisfies the
+// condition. That function omits withdrawn frontends. It also omits loopback frontends, which only
+// the node can use and no mode translates.
 func placeIf(condition func(*balancer.Frontend) bool) func(*balancer.Frontend) []setEntry {
 	return func(f *balancer.Frontend) []setEntry {
 		if f.Addr.IsLoopback() || f.Withdrawn || !condition(f) {
@@ -175,7 +176,6 @@ func allowed(f *balancer.Frontend) []setEntry {
 	return entries
 }
 
-// upperHalf returns the upper /1 of the address space, given the lower /1.
 func upperHalf(n netip.Prefix) netip.Prefix {
 	b := n.Addr().AsSlice()
 	b[0] = 0x80
@@ -183,7 +183,6 @@ func upperHalf(n netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(a, 1)
 }
 
-// clamped returns the place of a frontend that limits the segment size, with that limit.
 func clamped(f *balancer.Frontend) []setEntry {
 	if f.MSS == 0 || f.Proto != balancer.TCP || isDirect(f) || f.Addr.IsLoopback() || f.Withdrawn {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// trialSuffix is the suffix of the name of the table that a trial creates and deletes.
+// trialSuffix is appended to the name of a table that a trial creates and deletes.
 const trialSuffix = "-trial"
 
 // try creates a table with all chains, and deletes it. Its error names the missing feature of the
@@ -27,8 +27,8 @@ func try(conn *nft.Conn, of inet.Family) error {
 	return (&nft.Maintained{Conn: conn, Table: l.table}).Try(&tx)
 }
 
-// Try proves with a trial that the guard of a forwarding mode works here. Its error names the
-// feature that the kernel refuses. IPv6 is required only if the kernel supports IPv6.
+// Try proves with a trial that a forwarding mode's guard works here. Its error names the feature
+// that the kernel refuses. IPv6 is required only if the kernel supports IPv6.
 func Try() error {
 	for _, of := range inet.Families() {
 		if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil && of == inet.IPv6 {
@@ -45,7 +45,7 @@ func Try() error {
 	return nil
 }
 
-// unusable returns an error with the family, the reason and advice.
+// unusable returns an error that contains the family, the reason and advice.
 func unusable(of inet.Family, reason error) error {
 	need := "they need Linux 5.9 or later"
 	if errors.Is(reason, fs.ErrPermission) {

@@ -24,8 +24,8 @@ func TestUnusableAdvice(t *testing.T) {
 }
 
 // TestFastPathWithoutPermission makes the kernel refuse the flowtable and a device for lack of
-// permission. The guard must record the reasons and continue. Errors that are not refusals must be
-// returned.
+// permission. The guard must record the reasons and continue. It must return errors that are not
+// refusals.
 func TestFastPathWithoutPermission(t *testing.T) {
 	for _, errno := range []unix.Errno{unix.EPERM, unix.EACCES} {
 		y := &familyGuard{wanted: &wanted{}}
@@ -37,7 +37,7 @@ func TestFastPathWithoutPermission(t *testing.T) {
 			t.Errorf("reasons = %v, %v; want %v for both", y.fast.fault, y.fast.refused, errno)
 		}
 		if y.noFastPath(errno) == nil || y.noFastDevice("eth0", errno) == nil {
-			t.Error("returned error = nil, want the error that is not a refusal")
+			t.Error("error = nil, want the error that is not a refusal")
 		}
 	}
 }

@@ -11,13 +11,13 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// wanted is the wanted state of a family's guard.
+// wanted is the desired state of one family's guard.
 type wanted struct {
 	family inet.Family
 	log    *slog.Logger
 	bits   markBits
-	// mode holds the requirements of the running mode. interfaces holds the interfaces between
-	// which packets are forwarded.
+	// mode holds the current mode's requirements. interfaces holds the interfaces between which
+	// packets are forwarded.
 	mode       dataplane.Needs
 	interfaces []Interface
 	// alwaysClamp is Options.ClampMSS. routeMTU reports whether a route has its own MTU.
@@ -30,7 +30,7 @@ type wanted struct {
 	// These are frequently used members. held contains the addresses that vipd added, pending the
 	// held addresses that are silent, and owned the addresses that another host may have.
 	frontends, special, held, pending, owned, direct, clamps, answers *members
-	// unknown counts, by place, the applied frontends about which nothing else is known.
+	// unknown is the number of applied frontends at each place about which nothing else is known.
 	unknown map[setEntry]int
 }
 
@@ -43,8 +43,8 @@ type Interface struct {
 	MTU int
 }
 
-// clampsToLinks reports whether the segment size must be limited to the MTU of the path. If all
-// links have the same MTU, neither side announces a segment that is too large for the other link.
+// clampsToLinks reports whether the segment size must be limited to the path MTU. If all links have
+// the same MTU, neither side announces a segment that is too large for the other link.
 func (w *wanted) clampsToLinks() bool {
 	if w.alwaysClamp || w.routeMTU {
 		return true
@@ -121,8 +121,6 @@ func (w *wanted) own(a netip.Addr, by int) {
 	w.owned.want(setEntry{Addr: a}, by)
 }
 
-// setInterfaces sets the interfaces between which packets are forwarded, and whether a route has
-// its own MTU.
 func (w *wanted) setInterfaces(interfaces []Interface, routeMTU bool) {
 	w.interfaces, w.routeMTU = interfaces, routeMTU
 }
