@@ -9,18 +9,18 @@ import (
 	"vipd/dataplane"
 )
 
-// address is the record of an address that is needed or that vipd holds. The ledger names the
-// devices to which vipd has added the address.
+// address is vipd's record of an address that is needed or held. The ledger names the devices to
+// which vipd has added the address.
 type address struct {
 	addr netip.Addr
 	// wanted and standing are from the last Prepare. applied is the number of frontends on the
-	// address, from the last Finish.
+	// address that the last Finish received.
 	wanted   bool
 	standing balancer.VIPState
 	applied  int
-	// held is the holder of the address. It is empty until vipd has decided about the address.
+	// held is the holder of the address. It is empty until vipd has decided who holds the address.
 	held Held
-	// dirty reports whether vipd must decide about the address again.
+	// dirty reports whether vipd must decide again who holds the address.
 	dirty bool
 	// failed reports whether the last attempt to add, move or remove the address failed. The engine
 	// schedules retries.
@@ -44,13 +44,13 @@ type address struct {
 // needed reports whether the address is wanted or a frontend still uses it.
 func (r *address) needed() bool { return r.wanted || r.applied > 0 }
 
-// lateFor reports whether the address was waiting for a frontend with an endpoint, and applied has
-// such a frontend.
+// lateFor reports whether the address has been waiting for a frontend with an endpoint, and applied
+// now contains one.
 func (r *address) lateFor(applied snap.Map[balancer.Key, *balancer.Frontend]) bool {
 	return r.wanted && r.held.Standing == balancer.Serving && balancer.Served(r.addr, applied)
 }
 
-// settled reports whether nothing is left to do for the address.
+// settled reports whether the address needs no more work.
 func (r *address) settled() bool {
 	return !r.dirty && !r.failed && r.unrouted == "" && !r.arriving && !r.shadowed && !r.unannounced
 }
@@ -58,9 +58,9 @@ func (r *address) settled() bool {
 // addresses holds the records of all addresses that are needed or that vipd holds.
 type addresses struct {
 	all map[netip.Addr]*address
-	// open holds the records for which something may be left to do.
+	// open holds the records of addresses that may need more work.
 	open map[netip.Addr]*address
-	// shown is the part of the records that other goroutines may read.
+	// shown holds the part of each record that other goroutines may read.
 	shown snap.Map[netip.Addr, shown]
 }
 
@@ -75,7 +75,7 @@ func newAddresses() addresses {
 	return addresses{all: map[netip.Addr]*address{}, open: map[netip.Addr]*address{}}
 }
 
-// at returns the record of an address, and creates it if necessary.
+// at returns a's record, and creates it if missing.
 func (s *addresses) at(a netip.Addr) *address {
 	r := s.all[a]
 	if r == nil {
@@ -85,34 +85,30 @@ func (s *addresses) at(a netip.Addr) *address {
 	return r
 }
 
-// forget deletes the record of an address that is neither needed nor held.
 func (s *addresses) forget(r *address) {
 	delete(s.all, r.addr)
 	delete(s.open, r.addr)
 	s.shown = s.shown.Delete(r.addr)
 }
 
-// mark makes the next round decide about an address again.
+// mark makes the next round decide again who holds the address.
 func (s *addresses) mark(r *address) {
 	r.dirty, r.failed = true, false
 	s.open[r.addr] = r
 }
 
-// markAll makes the next round decide about all addresses again.
 func (s *addresses) markAll() {
 	for _, r := range s.all {
 		s.mark(r)
 	}
 }
 
-// tryAgain records that an address could not be added, moved or removed, so the next round tries
-// again.
+// tryAgain makes the next round retry an address that could not be added, moved or removed.
 func (s *addresses) tryAgain(r *address) {
 	r.failed = true
 	s.open[r.addr] = r
 }
 
-// reopen records that an address may need more work.
 func (s *addresses) reopen(r *address) { s.open[r.addr] = r }
 
 // show changes the holder of an address. Other goroutines see it after the next publish.
@@ -138,7 +134,7 @@ func (s *addresses) set(a netip.Addr, now shown) {
 	}
 }
 
-// leftover returns the open records for which condition is true, sorted by address. It also removes
+// leftover returns the open records that satisfy condition, sorted by address. It also removes
 // settled records from open.
 func (s *addresses) leftover(condition func(*address) bool) []*address {
 	if len(s.open) == 0 {

@@ -23,8 +23,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestAddressLifecycle adds VIPs, removes them in steps, and cleans up. Only addresses that vipd
-// has added may change. An address must stay while a frontend on it is applied.
+// TestAddressLifecycle adds VIPs, removes them in steps, and cleans up. vipd must change only
+// addresses that it has added. An address must stay while a frontend on it is applied.
 func TestAddressLifecycle(t *testing.T) {
 	l, _ := network(t)
 	l.Host().AddAddr("lo", "10.96.0.99/32") // one of the host's own addresses
@@ -76,7 +76,7 @@ func TestBridgeInsteadOfDummy(t *testing.T) {
 	primeTools(t)
 	before := dumpHost(t)
 	o := options(t, xtables.NFT)
-	o.StrictARP = false // arp_ignore is recorded in the ledger, which is lost below
+	o.StrictARP = false // with strict ARP, the ledger that is lost below would contain the old arp_ignore
 	bridge := func(name string) netlink.Link {
 		return &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, Alias: deviceAlias}}
 	}
@@ -86,8 +86,8 @@ func TestBridgeInsteadOfDummy(t *testing.T) {
 	checkDevice(t, "vipd0", "10.96.0.10/32", "fd00:96::10/128")
 	checkIntact(t, h)
 
-	// Simulate a process that is killed and loses its ledger. Its device can still be identified by
-	// the device's alias.
+	// Simulate a process that is killed and loses its ledger. The next process must recognize the
+	// device by its alias.
 	must(t, h.Close())
 	must(t, os.RemoveAll(o.RunDir))
 	h = newHost(t, o)
@@ -96,7 +96,6 @@ func TestBridgeInsteadOfDummy(t *testing.T) {
 	checkDevice(t, "vipd0", "10.96.0.10/32")
 	checkIntact(t, h)
 
-	// Another program takes the device down, or removes it.
 	for _, do := range [][]string{{"link", "set", "vipd0", "down"}, {"link", "del", "vipd0"}} {
 		if out, err := exec.Command("ip", do...).CombinedOutput(); err != nil {
 			t.Fatalf("ip %q: %v: %s", do, err, out)
@@ -139,8 +138,7 @@ func TestDummyDevice(t *testing.T) {
 }
 
 // TestOwnAddressesComeAndGo adds a VIP to another device of the host as the host's own address, and
-// removes it. vipd must remove the address that it has added, and add it again after the host's own
-// address is removed.
+// then removes it there. vipd must remove its own copy of the address, and add it again later.
 func TestOwnAddressesComeAndGo(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -150,8 +148,8 @@ func TestOwnAddressesComeAndGo(t *testing.T) {
 	apply(t, h, web)
 	checkWhere(t, h, "10.96.0.10", "lo")
 
-	// The VIP becomes the host's own address. vipd must remove the address that it has added and
-	// the guard's rules for it, because these rules would block the host's programs.
+	// The VIP becomes the host's own address. vipd must remove the copy that it has added, and the
+	// guard's rules for the address, because these rules would block the host's programs.
 	l.Host().AddAddr("client", "10.96.0.10/24")
 	reason, err := h.Intact(t.Context())
 	must(t, err)
@@ -185,7 +183,7 @@ func TestOwnAddressesComeAndGo(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 	checkSource(t, h, "10.96.0.10", "10.1.0.1")
 
-	// The host has always had this service's address.
+	// The host itself has this service's address.
 	apply(t, h, frontend("10.1.0.1:80"))
 	finishNothing(t, h)
 	checkDevice(t, "client", "10.1.0.1/24", "fd01::1/64")
@@ -198,7 +196,7 @@ func checkWhere(t *testing.T, h *Host, a, want string) {
 	}
 }
 
-// checkSource checks which source the host uses for connections to a VIP. It calls Intact between
+// checkSource checks the source address of the host's connections to a VIP. It calls Intact between
 // attempts, because a busy kernel may finish adding IPv6 addresses late.
 func checkSource(t *testing.T, h *Host, vip, want string) {
 	t.Helper()
@@ -216,8 +214,8 @@ func checkSource(t *testing.T, h *Host, vip, want string) {
 	})
 }
 
-// TestSourceOfConnections changes the node's addresses and routes. The source of the host's
-// connections to VIPs must be an address of the node.
+// TestSourceOfConnections changes the node's addresses and routes. The host's connections to VIPs
+// must use the node's own address as their source.
 func TestSourceOfConnections(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -243,11 +241,11 @@ func TestSourceOfConnections(t *testing.T) {
 	checkSource(t, h, "fd00:96::10", "fd02::1")
 
 	// The address of the second link is removed. The VIP must stay local, and its route must use
-	// the other source.
+	// another source.
 	l.Host().DelAddr("other", "10.2.0.1/24")
 	l.Host().DelAddr("other", "fd02::1/64")
 	if to, err := RouteTo(addrOf("10.96.0.10")); err != nil || !to.Local {
-		t.Fatalf("RouteTo(VIP) without the node's address = %+v, %v; want a local route", to, err)
+		t.Fatalf("without the node's address: RouteTo(VIP) = %+v, %v; want a local route", to, err)
 	}
 	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "no longer has the address 10.2.0.1") {
 		t.Fatalf("Intact = %q, %v; want a reason that names the node's address", reason, err)
@@ -257,7 +255,7 @@ func TestSourceOfConnections(t *testing.T) {
 	checkSource(t, h, "fd00:96::10", "fd01::1")
 	checkIntact(t, h)
 
-	// Now a service has the node's only addresses as its VIPs.
+	// A service now uses the node's only addresses as its VIPs.
 	finishNothing(t, h)
 	h.Resync(true)
 	apply(t, h, append(both, frontend("10.1.0.1:80"), frontend("[fd01::1]:80"))...)
@@ -269,8 +267,9 @@ func TestSourceOfConnections(t *testing.T) {
 	}
 }
 
-// TestRestartAfterKill simulates a killed Host, and starts another Host with other VIPs. Clients of
-// the remaining VIPs must not be interrupted, and obsolete objects must be removed.
+// TestRestartAfterKill closes a Host without cleanup, as if it were killed, and starts another Host
+// with other VIPs. Clients of VIPs that both Hosts hold must not be interrupted, and obsolete
+// objects must be removed.
 func TestRestartAfterKill(t *testing.T) {
 	l, client := network(t)
 	primeTools(t)
@@ -308,7 +307,7 @@ func TestLostLedger(t *testing.T) {
 	l, _ := network(t)
 	l.Host().AddAddr("lo", "10.96.0.99/32")
 	o := options(t, xtables.NFT)
-	o.Interface, o.ManageSysctls = "lo", false // without the ledger, the old values of sysctls can't be restored
+	o.Interface, o.ManageSysctls = "lo", false // without the ledger, vipd can't restore the old values of sysctls
 	all := []*balancer.Frontend{frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"), frontend("10.96.0.99:80")}
 	first := newHost(t, o)
 	apply(t, first, all...)
@@ -361,8 +360,8 @@ func TestStaleLedger(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 }
 
-// TestBindFalse uses bind = false while another program adds and removes a VIP. vipd must report
-// neither as drift or as a problem.
+// TestBindFalse uses bind = false while another program adds and removes a VIP. vipd must not
+// report either change as drift or as a problem.
 func TestBindFalse(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -385,7 +384,7 @@ func TestBindFalse(t *testing.T) {
 		check("none")
 	}
 	if note := h.Addresses()[0].Note; !strings.Contains(note, "bind = false") {
-		t.Fatalf("note of the VIP = %q, want a note that says bind = false", note)
+		t.Fatalf("the VIP's note = %q, want a note that says bind = false", note)
 	}
 }
 
@@ -408,9 +407,9 @@ func TestGatewayIsNotAdded(t *testing.T) {
 	}
 }
 
-// TestBroadcastAddressIsNotAdded defines VIPs at the last addresses of two networks. One of them is
-// the broadcast address of a connected network. vipd must not add this address, and must report a
-// problem with the reason. vipd must add the other VIP.
+// TestBroadcastAddressIsNotAdded defines two VIPs: the broadcast address of a connected network,
+// and the last address of another network. vipd must report a problem for the broadcast address
+// instead of adding it, and must add the other VIP.
 func TestBroadcastAddressIsNotAdded(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -426,8 +425,8 @@ func TestBroadcastAddressIsNotAdded(t *testing.T) {
 }
 
 // TestProblemOfLeavingVIP removes the service of a VIP that is one of the host's gateways. The VIP
-// then waits for its last connections. Because the host never held it, it must not be reported as a
-// problem or listed as held.
+// then waits for its last connections. vipd must not report it as a problem or list it as held,
+// because the host never held it.
 func TestProblemOfLeavingVIP(t *testing.T) {
 	l, _ := network(t)
 	l.Host().Default("10.1.0.2")
@@ -451,7 +450,7 @@ func TestProblemOfLeavingVIP(t *testing.T) {
 }
 
 // TestMissingDeviceIsNoDrift changes addresses.interface to a missing device, and starts another
-// Host. Intact must not report that another program has changed something.
+// Host. Intact must not report the missing device as another program's change.
 func TestMissingDeviceIsNoDrift(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -470,7 +469,7 @@ func TestARPAnswers(t *testing.T) {
 		t.Run(fmt.Sprintf("strict %t", strict), func(t *testing.T) {
 			l, client := network(t)
 			client.Exec("ip", "route", "add", "10.96.0.10/32", "dev", "host")
-			if strict { // this limit is short, because a missing answer is detected soon; without strict_arp, an answer may be late
+			if strict { // expects no answer, so a short timeout is enough; with strict_arp off, the answer may be late
 				client.Sysctl("net.ipv4.neigh.host.retrans_time_ms", "50")
 			}
 			primeTools(t)
@@ -496,7 +495,7 @@ func TestARPAnswers(t *testing.T) {
 }
 
 // TestSilencedAddresses holds a VIP on lo, where another program has an address. A warning must
-// name this address until it is removed.
+// name the program's address until the address is removed.
 func TestSilencedAddresses(t *testing.T) {
 	l, _ := network(t)
 	lab.Need(t, "ip")
@@ -538,7 +537,7 @@ func TestSysctlsOfOthers(t *testing.T) {
 	l.Host().Sysctl("net.ipv4.conf.all.arp_ignore", "2")
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.0.10:80"))
-	checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "2") // this value is stricter than vipd needs
+	checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "2") // stricter than vipd needs
 	checkSysctl(t, l, "net.ipv4.conf.all.arp_announce", "2")
 	l.Host().Sysctl("net.ipv4.conf.all.arp_announce", "1")
 	finishNothing(t, h)
@@ -558,8 +557,7 @@ func TestSysctlsOfOthers(t *testing.T) {
 }
 
 // TestCleanupSaysWhatItLeaves runs Cleanup after vipd has enabled forwarding. If another program
-// may need forwarding or has changed the sysctl, Cleanup must keep the sysctl's value and return
-// the reason.
+// may need forwarding or has changed the sysctl, Cleanup must leave its value alone and say why.
 func TestCleanupSaysWhatItLeaves(t *testing.T) {
 	l, _ := network(t)
 	lab.Need(t, "ip")
@@ -590,7 +588,7 @@ func TestCleanupSaysWhatItLeaves(t *testing.T) {
 				done, err := Cleanup(t.Context(), o, dry)
 				must(t, err)
 				if !slices.Contains(done, c.says) || !slices.Contains(done, "remove file "+half) {
-					t.Errorf("steps of Cleanup with dry = %v: %q, want %q, and %s removed", dry, done, c.says, half)
+					t.Errorf("dry = %v: steps of Cleanup = %q, want %q and %s removed", dry, done, c.says, half)
 				}
 			}
 			checkSysctl(t, l, "net.ipv4.ip_forward", c.after)
@@ -630,7 +628,7 @@ func TestVIPsOnALink(t *testing.T) {
 	must(t, h.Prepare(t.Context(), both))
 	checkDevice(t, "client", "10.1.0.1/24", "10.1.0.10/32", "fd01::1/64", "fd01::10/128")
 	if neighbours := client.Exec("ip", "neigh"); strings.Contains(neighbours, "::10 ") || strings.Contains(neighbours, ".10 ") {
-		t.Errorf("neighbors of the client, want no VIPs before a frontend is applied:\n%s", neighbours)
+		t.Errorf("the client's neighbors before a frontend is applied =\n%s\nwant no VIPs", neighbours)
 	}
 	for _, from := range []*lab.NS{client, l.Host()} {
 		checkAttempt(t, from, "10.1.0.10:80", silence)
@@ -644,7 +642,7 @@ func TestVIPsOnALink(t *testing.T) {
 		neighbours := client.Exec("ip", "neigh")
 		for _, a := range []string{"10.1.0.10", "fd01::10"} {
 			if !strings.Contains(neighbours, a+" dev host lladdr") {
-				return fmt.Errorf("neighbors of the client do not include %s:\n%s", a, neighbours)
+				return fmt.Errorf("the client's neighbors lack %s:\n%s", a, neighbours)
 			}
 		}
 		return nil
@@ -695,7 +693,7 @@ func TestFollowAddresses(t *testing.T) {
 	own, _, err := h.LocalAddresses([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/30"), netip.MustParsePrefix("fd00::/8")})
 	must(t, err)
 	if got := fmt.Sprint(own); got != "[10.1.0.1 fd01::1]" {
-		t.Fatalf("local addresses within the networks = %s, want 10.1.0.1 and fd01::1", got)
+		t.Fatalf("local addresses in the networks = %s, want 10.1.0.1 and fd01::1", got)
 	}
 	cancel()
 	if err := <-ended; err != context.Canceled {
@@ -722,8 +720,8 @@ func TestGateways(t *testing.T) {
 	}
 }
 
-// TestDeviceWithoutIPv6 disables IPv6 on a device. Only IPv6 VIPs may then have a problem, and only
-// until IPv6 is enabled again.
+// TestDeviceWithoutIPv6 disables IPv6 on a device. Only IPv6 VIPs may then cause a problem, and
+// only until IPv6 is enabled again.
 func TestDeviceWithoutIPv6(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)

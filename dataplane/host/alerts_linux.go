@@ -25,8 +25,8 @@ const alertBuffer = 32 << 10
 // kernel sends no events about ipsets and the rules of iptables-legacy.
 type alerts []*nlsock.Socket
 
-// openAlerts opens a socket for each kind of alert. If the kernel does not support a kind or the
-// process may not receive it, it is skipped, because the engine checks once a second anyway.
+// openAlerts opens a socket for each kind of event. It skips a kind that the kernel does not
+// support or that the process may not receive, because the engine checks once a second anyway.
 func openAlerts() (all alerts, err error) {
 	rules := func() (*nlsock.Socket, error) {
 		s, err := nlsock.Subscribe(unix.NETLINK_NETFILTER, alertBuffer, nftGroup)
@@ -70,7 +70,7 @@ func (k *handles) Alerts(ctx context.Context, tell func()) {
 			for {
 				_, err := s.Receive()
 				if err != nil && !errors.Is(err, unix.ENOBUFS) {
-					return // ctx has ended, which set the deadline
+					return // ctx is done, which set the deadline
 				}
 				tell()
 			}

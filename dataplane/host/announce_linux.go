@@ -27,8 +27,8 @@ func (an *announcer) announceAgain() {
 	}
 }
 
-// announceAll announces serving addresses that were not announced yet. The next check retries
-// failures.
+// announceAll announces serving addresses that have not been announced yet. The next check retries
+// failed announcements.
 func (an *announcer) announceAll() {
 	an.failure = ""
 	serving := an.leftover(func(r *address) bool { return r.unannounced && !r.silent })
@@ -60,7 +60,7 @@ func (an *announcer) announceAll() {
 	}
 }
 
-// unfinished returns the problems of held addresses whose route or announcement is missing.
+// unfinished returns a problem for each held address whose route or announcement is missing.
 func (h *Host) unfinished() []balancer.Problem {
 	var out []balancer.Problem
 	if some := h.leftover(func(r *address) bool { return r.unrouted != "" }); len(some) > 0 && some[0].unrouted != notYet {

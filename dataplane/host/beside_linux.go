@@ -6,8 +6,8 @@ package host
 // does not need the addresses before its frontends.
 const backgroundThreshold = 256
 
-// runRest runs the rest of a Prepare. If the mode forwards and there are many addresses, a
-// goroutine runs rest, and it owns the host until await returns.
+// runRest calls rest, which completes a Prepare. If the mode forwards and there are many addresses,
+// a goroutine calls rest, and owns the host until await returns.
 func (h *Host) runRest(addresses int, rest func() error) error {
 	if !h.mode.Load().Forward || addresses < backgroundThreshold {
 		return rest()

@@ -35,7 +35,7 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 	done, err := guard.Cleanup(ctx, dryRun)
 	c.done = append(c.done, done...)
 	c.note(err)
-	released, err := ReleaseDirect(o, nil, dryRun) // its VIPs need the sysctls
+	released, err := ReleaseDirect(o, nil, dryRun) // before the sysctls, which the VIPs of direct routing need
 	c.done = append(c.done, released...)
 	c.note(err)
 	c.sysctls()
@@ -49,7 +49,7 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 	return c.done, errors.Join(c.errs...)
 }
 
-// cleanup holds the state of a run of Cleanup.
+// cleanup is the state of one call to Cleanup.
 type cleanup struct {
 	host *Host
 	dry  bool
@@ -63,7 +63,6 @@ func (c *cleanup) note(err error) {
 	}
 }
 
-// do runs a step, unless this is a dry run, and records its description.
 func (c *cleanup) do(what string, do func() error) {
 	if !c.dry {
 		if err := do(); err != nil {
@@ -74,7 +73,7 @@ func (c *cleanup) do(what string, do func() error) {
 	c.done = append(c.done, what)
 }
 
-// addresses removes the existing addresses of the ledger, and every route with vipd's mark.
+// addresses removes the ledger's addresses that still exist, and every route with vipd's mark.
 func (c *cleanup) addresses() {
 	h := c.host
 	for _, a := range slices.SortedFunc(maps.Keys(h.ledger.Addresses), netip.Addr.Compare) {
@@ -125,7 +124,6 @@ func (c *cleanup) sysctls() {
 	}
 }
 
-// devices removes the devices that vipd made.
 func (c *cleanup) devices() {
 	h := c.host
 	for _, name := range slices.Sorted(maps.Keys(h.ledger.Links)) {

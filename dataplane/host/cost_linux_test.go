@@ -12,7 +12,7 @@ import (
 	"vipd/test/lab"
 )
 
-// BenchmarkRound measures rounds of the engine with 10,000 held VIPs. In each round, an endpoint
+// BenchmarkRound measures the engine's rounds with 10,000 held VIPs. In each round, an endpoint
 // changes, or a frontend or a VIP is added and removed again.
 func BenchmarkRound(b *testing.B) {
 	for _, marked := range []bool{true, false} {

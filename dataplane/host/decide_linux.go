@@ -17,13 +17,13 @@ const (
 	add     step = "add"     // add it to the device
 	release step = "release" // remove the address that vipd added
 	move    step = "move"    // move it from one device to another
-	wait    step = "wait"    // nothing can be done
+	wait    step = "wait"    // nothing can be done now
 )
 
 // needPrivilege is the advice for a process that may not add addresses.
 const needPrivilege = "adding it needs the capability CAP_NET_ADMIN: run as root, use VIPs in 127.0.0.0/8, or let another program add them"
 
-// place is the location of an address.
+// place describes where an address is.
 type place struct {
 	// device is the device to which vipd added the address according to the ledger, or "".
 	device string
@@ -34,7 +34,7 @@ type place struct {
 	elsewhere bool
 }
 
-// site is the part of a decision's input that is the same for all addresses.
+// site is the input of decide that all addresses share.
 type site struct {
 	bind bool
 	// gateways are the host's next hops to the rest of the network.
@@ -101,7 +101,6 @@ func (r *address) decide(at place, s *site) (Held, step) {
 	return held, add
 }
 
-// place returns the location of an address.
 func (st *state) place(a netip.Addr) place {
 	p := place{device: st.ledger.Addresses[a], leaving: len(st.ledger.Leaving[a]) > 0}
 	p.onDevice = p.device != "" && st.view.has(a, st.view.link(p.device))
@@ -115,7 +114,7 @@ func (st *state) place(a netip.Addr) place {
 	return p
 }
 
-// site returns the current input of decisions that is the same for all addresses.
+// site returns the current input of decide that all addresses share.
 func (st *state) site() *site {
 	d, _ := st.holder() // d.err is the same error
 	return &site{bind: st.opts.Bind, gateways: st.gateways, broadcasts: st.broadcasts, device: d, applied: st.applied}

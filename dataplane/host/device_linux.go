@@ -19,8 +19,8 @@ const (
 	otherDummy     deviceKind = "dummy"    // a dummy device that vipd did not make
 )
 
-// deviceAlias marks devices that vipd made. Administrators see it, and vipd recognizes its device
-// by it after it has lost its ledger.
+// deviceAlias marks devices that vipd made. Administrators can see the alias, and vipd recognizes
+// its device by it even without a ledger.
 const deviceAlias = "made by vipd"
 
 // holder is the device that holds VIPs. The zero value means that the device has not been looked

@@ -14,10 +14,10 @@ import (
 )
 
 // realServer holds the VIPs of direct routing on lo. A gateway forwards clients' packets to this
-// host unchanged, and the host answers the clients itself. It must not answer its neighbors' ARP
-// requests for the VIPs, because clients would then miss the gateway. Linux never answers neighbor
-// discovery for IPv6 addresses on lo. The guard ignores these VIPs, so the host's programs serve
-// all ports.
+// host unchanged, and the host replies to the clients directly. It must not answer its neighbors'
+// ARP requests for the VIPs, because clients' packets would then bypass the gateway. Linux never
+// answers neighbor discovery for IPv6 addresses on lo. The guard ignores these VIPs, so the host's
+// programs serve all ports.
 type realServer struct {
 	*state
 	*tuning
@@ -28,7 +28,7 @@ type realServer struct {
 }
 
 // holdDirect removes unwanted VIPs from lo, adds the wanted VIPs, and describes each addition. The
-// view of the kernel must be current.
+// view of the kernel's state must be current.
 func (rs *realServer) holdDirect() (done []string, err error) {
 	if _, err := rs.releaseDirect(); err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func (rs *realServer) addDirect(fresh []netip.Addr, lo int) (done []string, err 
 }
 
 // releaseDirect removes VIPs that vipd added to lo, if they are not wanted or this host is their
-// gateway. It describes its steps.
+// gateway. It returns a description of each step.
 func (rs *realServer) releaseDirect() (done []string, err error) {
 	for a := range rs.obstacles {
 		if !rs.want.Direct.Has(a) && rs.all[a] == nil {
@@ -158,7 +158,7 @@ func AnswersARP(a netip.Addr) string {
 	return "sysctl -w " + arpIgnore + "=1"
 }
 
-// refuse reports the reason why a VIP is not held.
+// refuse records the reason why a VIP is not held.
 func (rs *realServer) refuse(a netip.Addr, reason string) {
 	if rs.all[a] == nil {
 		rs.set(a, shown{})

@@ -15,14 +15,13 @@ import (
 	"vipd/test/lab"
 )
 
-// These are the VIPs that the tests of direct routing use.
 var (
 	directVIP4 = netip.MustParseAddr("10.96.0.10")
 	directVIP6 = netip.MustParseAddr("fd00:96::10")
 )
 
 // segment is a LAN with a client, a gateway, and two real servers. The gateway forwards packets
-// without changing them. The first real server is the test's host.
+// without changing them. The first real server is the lab's host.
 type segment struct {
 	client, gateway *lab.NS
 	servers         [2]*lab.NS
@@ -61,7 +60,7 @@ func newSegment(t *testing.T) *segment {
 	return s
 }
 
-// each calls f in the namespace of each real server, with the options of this server.
+// each calls f in each real server's namespace, with that server's options.
 func (s *segment) each(t *testing.T, f func(Options) error) {
 	t.Helper()
 	for i, server := range s.servers {
@@ -87,7 +86,7 @@ func (s *segment) resolves(t *testing.T, vip netip.Addr) bool {
 func TestDirectRouting(t *testing.T) {
 	s := newSegment(t)
 	vips := []netip.Addr{directVIP4, directVIP6}
-	for _, vip := range vips { // before the precautions, there must be answers, which shows that the test can detect them
+	for _, vip := range vips { // VIPs are answered until the sysctls change, which shows that the test can detect answers
 		s.servers[1].Exec("ip", "addr", "add", netip.PrefixFrom(vip, vip.BitLen()).String(), "dev", map[bool]string{true: "lo", false: "lan"}[vip.Is4()])
 		lab.Eventually(t, deadlineIn, "answer for "+vip.String(), func() error {
 			if !s.resolves(t, vip) {
@@ -125,7 +124,7 @@ func TestDirectRouting(t *testing.T) {
 		})
 	}
 	if got := s.gateway.Exec("nft", "list", "counter", "netdev", "dsr", "replies"); !strings.Contains(got, "packets 0 ") {
-		t.Errorf("replies that pass the gateway = %s, want none", got)
+		t.Errorf("replies through the gateway = %s, want none", got)
 	}
 }
 
@@ -136,8 +135,8 @@ func answerARP(l *lab.Lab) {
 	l.Host().Sysctl("net.ipv4.conf.all.arp_announce", "0")
 }
 
-// TestDirectCommand holds VIPs as the command does, repeats this, and removes them. Each step must
-// be reported. At the end, the host must be in the same state as before.
+// TestDirectCommand calls HoldDirect twice, as the command does, and then ReleaseDirect. Each step
+// must be reported. In the end, the host must be in its original state.
 func TestDirectCommand(t *testing.T) {
 	l, _ := network(t)
 	answerARP(l)
@@ -214,7 +213,7 @@ func TestDirectRefused(t *testing.T) {
 	checkUnchanged(t, before)
 }
 
-// TestDirectHost runs rounds of the engine with a VIP for which this host is a real server. The VIP
+// TestDirectHost runs the engine's rounds with a VIP for which this host is a real server. The VIP
 // must be on lo while it is wanted and this host is not its gateway, even after a restart. The
 // guard must not close the host's ports on the VIP.
 func TestDirectHost(t *testing.T) {

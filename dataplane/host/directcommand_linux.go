@@ -14,7 +14,7 @@ import (
 )
 
 // HoldDirect holds VIPs for direct routing without a daemon. The VIPs of earlier calls remain. It
-// describes its steps, and returns the problems of VIPs that it can't hold.
+// returns a description of each step, and a problem for each VIP that it can't hold.
 func HoldDirect(o Options, vips []netip.Addr) (done []string, problems []balancer.Problem, err error) {
 	h, err := newDirect(o)
 	if err != nil {
@@ -35,7 +35,8 @@ func HoldDirect(o Options, vips []netip.Addr) (done []string, problems []balance
 }
 
 // ReleaseDirect removes VIPs that HoldDirect added, or all of them if vips is empty. If no VIP
-// remains, it restores the sysctls. It describes its steps. A dry run changes nothing.
+// remains, it restores the sysctls. It returns a description of each step. A dry run changes
+// nothing.
 func ReleaseDirect(o Options, vips []netip.Addr, dryRun bool) ([]string, error) {
 	h, err := newDirect(o)
 	if err != nil {
@@ -60,7 +61,7 @@ func ReleaseDirect(o Options, vips []netip.Addr, dryRun bool) ([]string, error) 
 }
 
 // newDirect returns a Host that holds the VIPs in the ledger of HoldDirect. This ledger is separate
-// from the daemon's, because a daemon removes all VIPs of its ledger that its services don't need.
+// from the daemon's, because a daemon removes all VIPs in its ledger that its services don't need.
 func newDirect(o Options) (*Host, error) {
 	o.RunDir = filepath.Join(o.RunDir, "real-server")
 	h, err := New(o)
@@ -78,7 +79,7 @@ func newDirect(o Options) (*Host, error) {
 	return h, nil
 }
 
-// direct removes the VIPs on lo that are not wanted.
+// direct removes unwanted VIPs from lo.
 func (c *cleanup) direct() {
 	h := c.host
 	if !c.dry {

@@ -20,8 +20,8 @@
 //
 // Ledger. Before vipd first creates or changes an object, it records the object in a file in the
 // run folder. After kill -9, the next process or Cleanup removes exactly these objects, because all
-// others are foreign. An address stays in the ledger until it is removed, with every device that
-// may have it. The ledger is valid for one boot.
+// other objects belong to other programs. An address stays in the ledger until it is removed,
+// together with every device that may have it. The ledger is valid for one boot.
 //
 // A Host consists of these parts, which share a state: a record for each address, the observed
 // kernel state, and the ledger.
@@ -32,11 +32,12 @@
 //	announcer   announces VIPs to the neighbors
 //	tuning      maintains sysctls
 //
-// The decision about an address depends on its record, its place and the device (see
-// address.decide).
+// The decision who holds an address depends on its record, on the devices that have it, and on the
+// device for VIPs (see address.decide).
 //
 // The package does not forward traffic, and knows only the [dataplane.Needs] of a mode. For a mode
-// whose traffic the kernel forwards, it sets ip_forward and adds rules for masquerading and one-arm
-// traffic. For virtual servers, it sets their sysctls. If the host lacks a privilege or a kernel
-// feature, Problems reports it, and everything else works.
+// whose traffic the kernel forwards, it sets ip_forward, and adds rules that masquerade traffic
+// whose replies would otherwise bypass this node. For a mode that uses virtual servers, it sets
+// their sysctls. If the host lacks a privilege or a kernel feature, Problems reports it, and
+// everything else works.
 package host

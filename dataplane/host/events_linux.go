@@ -16,7 +16,7 @@ import (
 type events struct{ *nlsock.Socket }
 
 // eventBuffer is the size of the receive buffer. It is large because adding thousands of addresses
-// causes as many events. An unprivileged process has only the default size, and detects an
+// causes thousands of events. An unprivileged process gets only the default size, and detects an
 // overflow.
 const eventBuffer = 8 << 20
 
@@ -37,7 +37,7 @@ func subscribe(room int) (*nlsock.Socket, error) {
 		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n)))
 	}
 	const equal, end = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
-	const findAttribute = 1<<32 - 0x1000 + 12 // SKF_AD_OFF + SKF_AD_NLATTR (linux/filter.h): finds an attribute of type X from offset A
+	const findAttribute = 1<<32 - 0x1000 + 12 // SKF_AD_OFF + SKF_AD_NLATTR (linux/filter.h): finds the attribute of type X, starting at offset A
 	const kindAt, protocolAt = 4, unix.SizeofNlMsghdr + routeProtocolAt
 	err = s.Filter([]unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: kindAt},
@@ -84,7 +84,7 @@ type netEvent struct {
 	device device
 }
 
-// drain passes all pending events to handle. complete is false if the kernel dropped events, so
+// drain passes all pending events to handle. If the kernel dropped events, complete is false, and
 // everything must be read again.
 func (e *events) drain(handle func(netEvent)) (complete bool, err error) {
 	complete = true
@@ -108,7 +108,7 @@ func (e *events) drain(handle func(netEvent)) (complete bool, err error) {
 	}
 }
 
-// readEvent decodes a message: an ifaddrmsg, an ifinfomsg or a rtmsg with attributes.
+// readEvent decodes a message: an ifaddrmsg, an ifinfomsg or an rtmsg with attributes.
 func readEvent(m *nlsock.Messages) (netEvent, bool) {
 	switch {
 	case (m.Kind == unix.RTM_NEWLINK || m.Kind == unix.RTM_DELLINK) && len(m.Body) >= unix.SizeofIfInfomsg:
@@ -146,7 +146,7 @@ func readAddress(m *nlsock.Messages) (netEvent, bool) {
 	return c, c.addr.IsValid() && a.Err == nil
 }
 
-// routeProtocolAt is the offset of the protocol in a rtmsg.
+// routeProtocolAt is the protocol's offset in an rtmsg.
 const routeProtocolAt = 5
 
 func readRoute(m *nlsock.Messages) (netEvent, bool) {

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// pollInterval is the interval at which addresses are compared if the kernel sends no events.
+// pollInterval is the interval between comparisons of addresses if the kernel sends no events.
 const pollInterval = 5 * time.Second
 
-// poll calls changed after each change in the result of list, until ctx ends. A result with an
-// error counts as unchanged.
+// poll calls changed whenever the result of list changes, until ctx is done. If list fails, its
+// result counts as unchanged.
 func poll(ctx context.Context, interval time.Duration, list func() ([]netip.Addr, error), changed func()) error {
 	before, _ := list()
 	tick := time.NewTicker(interval)

@@ -16,8 +16,7 @@ import (
 // tuning maintains the sysctls that vipd needs.
 type tuning struct {
 	*state
-	// These are the problems with the sysctls of ARP, forwarding, the fast path and virtual
-	// servers.
+	// These are the problems with sysctls for ARP, forwarding, the fast path and virtual servers.
 	arpProblems, forwardingProblems, countProblems, serverProblems []balancer.Problem
 	// foreignDue is the time of the next search for foreign virtual servers. It is zero if the last
 	// search found none.
@@ -56,8 +55,8 @@ func (tn *tuning) forwarding() (err error) {
 }
 
 // countPackets makes conntrack count packets for the fast path. The guard's rule has the same
-// effect, even without ManageSysctls, so the old value must be in the ledger before the rule
-// exists.
+// effect, even without ManageSysctls, so the old value must be recorded in the ledger before the
+// rule exists.
 func (tn *tuning) countPackets() (err error) {
 	tn.countProblems = nil
 	value, readErr := tn.sys.Read(accounting)
@@ -87,7 +86,7 @@ func (tn *tuning) forwards6() bool {
 	})
 }
 
-// unmanaged returns the reason why sysctls are left unchanged, or "".
+// unmanaged returns the reason why vipd leaves sysctls unchanged, or "".
 func (tn *tuning) unmanaged() string {
 	if tn.opts.ManageSysctls {
 		return ""
@@ -95,10 +94,10 @@ func (tn *tuning) unmanaged() string {
 	return "manage_sysctls is false"
 }
 
-// virtualServers sets the sysctls of virtual servers. It changes nothing if foreign virtual servers
-// exist, because the sysctls also affect them. roams reports whether connections may move here from
-// other hosts. The settings remain until Cleanup. Missing sysctls are skipped, because some exist
-// only after the module was loaded.
+// virtualServers sets the sysctls for virtual servers. It changes nothing if foreign virtual
+// servers exist, because the sysctls also affect them. roams reports whether connections may move
+// here from other hosts. The settings remain until Cleanup. Missing sysctls are skipped, because
+// some exist only after the module was loaded.
 func (tn *tuning) virtualServers(roams bool) (err error) {
 	tn.serverProblems = nil
 	if !tn.mode.Load().LocalIn {
@@ -125,7 +124,7 @@ func (tn *tuning) virtualServers(roams bool) (err error) {
 // of servers, a search takes a tenth of a second.
 const foreignShare = 100
 
-// foreignServers reports whether the kernel has virtual servers of other programs.
+// foreignServers reports whether other programs have virtual servers in the kernel.
 func (tn *tuning) foreignServers() bool {
 	if tn.opts.ForeignServers == nil {
 		return false
@@ -152,8 +151,8 @@ func (tn *tuning) strictARP() (err error) {
 	return err
 }
 
-// arpSilenced returns a warning about addresses of other programs on lo. Since vipd set arp_ignore,
-// the host has not answered ARP requests for them.
+// arpSilenced returns a warning about other programs' addresses on lo. Because of vipd's
+// arp_ignore, the host does not answer ARP requests for them.
 func (tn *tuning) arpSilenced() []balancer.Problem {
 	if _, set := tn.ledger.Sysctls[arpIgnore]; !set {
 		return nil
@@ -176,7 +175,7 @@ func (tn *tuning) arpSilenced() []balancer.Problem {
 		"sets %s = 1 for its VIPs. Move such addresses to a NIC, or route them to this host's own address", strings.Join(names, ", "), arpIgnore)}}
 }
 
-// checkSysctls restores changed sysctls. It reports whether their problems have changed.
+// checkSysctls restores changed sysctls, and reports whether the sysctl problems have changed.
 func (tn *tuning) checkSysctls() (changed bool, err error) {
 	before := tn.sysctlProblems()
 	err = errors.Join(tn.strictARP(), tn.forwarding(), tn.countPackets(), tn.virtualServers(tn.guard.HasMovable()), tn.ledger.save())
@@ -188,7 +187,6 @@ func (tn *tuning) sysctlProblems() []balancer.Problem {
 	return slices.Concat(tn.arpProblems, tn.forwardingProblems, tn.countProblems, tn.serverProblems)
 }
 
-// noteRepair records that vipd reverted a change by another program.
 func (tn *tuning) noteRepair(what string) { tn.repaired = append(tn.repaired, what) }
 
 // Repaired implements dataplane.Host.

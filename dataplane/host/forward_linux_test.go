@@ -31,7 +31,7 @@ func TestForwardingSysctls(t *testing.T) {
 	checkSysctl(t, l, forward4, "0")
 	rules := func() string { return l.Host().Exec("nft", "list", "table", "ip", "vipd-guard") }
 	if out := rules(); strings.Contains(out, "masquerade") {
-		t.Fatalf("rules in a mode without forwarding, want no masquerading:\n%s", out)
+		t.Fatalf("rules in a mode without forwarding =\n%s\nwant no masquerading", out)
 	}
 	h.SetMode(dataplane.Needs{Forward: true})
 	apply(t, h, both...)
@@ -41,7 +41,7 @@ func TestForwardingSysctls(t *testing.T) {
 		t.Fatalf("problems = %v, want a problem about IPv6 forwarding", p)
 	}
 	if out := rules(); strings.Count(out, "masquerade fully-random") != 3 || !strings.Contains(out, `"client" . "client"`) {
-		t.Fatalf("rules, want three masquerading rules and the pair of the interfaces client and client:\n%s", out)
+		t.Fatalf("rules =\n%s\nwant three masquerading rules, and an interface pair client and client", out)
 	}
 	checkIntact(t, h)
 	if repairs := h.Repaired(); len(repairs) > 0 {
@@ -56,7 +56,7 @@ func TestForwardingSysctls(t *testing.T) {
 	}
 	l.Host().Sysctl(forward6, "1") // this is the command that the problem recommends
 	for range 2 {
-		l.Host().Sysctl(forward4, "0") // another program might set this value
+		l.Host().Sysctl(forward4, "0") // as another program might do
 		checkIntact(t, h)
 		checkSysctl(t, l, forward4, "1")
 		if repairs := h.Repaired(); !slices.Equal(repairs, []string{"sysctl net.ipv4.ip_forward was 0"}) {
@@ -69,7 +69,7 @@ func TestForwardingSysctls(t *testing.T) {
 	h.SetMode(dataplane.Needs{})
 	apply(t, h, both...)
 	if out := rules(); strings.Contains(out, "masquerade") || strings.Contains(out, `"client"`) {
-		t.Fatalf("rules after the switch of modes, want no masquerading and no interface pair:\n%s", out)
+		t.Fatalf("rules after the mode change =\n%s\nwant no masquerading and no interface pair", out)
 	}
 	checkIntact(t, h)
 	finishNothing(t, h)
@@ -88,8 +88,8 @@ func TestForwardingSysctls(t *testing.T) {
 	}
 }
 
-// oneArm returns the interfaces of one-armed connections. Such a connection may arrive and leave on
-// the same interface, with the node's address as its source.
+// oneArm returns the interfaces for which the guard has an interface pair: a connection that
+// arrives and leaves on such an interface gets the node's address as its source.
 func oneArm(t *testing.T, l *lab.Lab) []string {
 	t.Helper()
 	var names []string
@@ -102,8 +102,8 @@ func oneArm(t *testing.T, l *lab.Lab) []string {
 	return names
 }
 
-// TestInterfaceChanges adds, renames and removes interfaces. The guard must follow these changes
-// without reporting them as drift.
+// TestInterfaceChanges adds, renames and removes interfaces. The guard must update its rules
+// without reporting these changes as drift.
 func TestInterfaceChanges(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -141,7 +141,7 @@ func TestInterfaceChanges(t *testing.T) {
 
 var samePair = regexp.MustCompile(`"([^"]+)" \. "([^"]+)"`)
 
-// TestMarksOfOthers sets additional bits in the marks of packets and connections of a service, as
+// TestMarksOfOthers sets additional bits in the marks of a service's packets and connections, as
 // another program might. The guard must preserve these bits.
 func TestMarksOfOthers(t *testing.T) {
 	l, client := network(t)
@@ -165,7 +165,7 @@ func TestMarksOfOthers(t *testing.T) {
 	must(t, err)
 	defer func() { _ = c.Close() }()
 	if a, err := lab.Ask(c); err != nil || a.Client.Addr() != addrOf("10.2.0.1") {
-		t.Errorf("source address that the server sees = %v, %v; want 10.2.0.1", a.Client, err)
+		t.Errorf("client address that the server sees = %v, %v; want 10.2.0.1", a.Client, err)
 	}
 	if got := l.Host().Exec("nft", "list", "chain", "ip", "other", "leaving"); strings.Contains(got, "packets 0 ") {
 		t.Errorf("packets that have only the mark 0x2 = 0, want at least 1:\n%s", got)

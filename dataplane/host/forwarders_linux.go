@@ -44,9 +44,9 @@ func sets(file, name, value string) bool {
 	return false
 }
 
-// neededByOthers returns the reason why a sysctl that vipd has set should keep its value, or "". A
-// program such as Docker may have found the value already set. Then only the interfaces that it
-// forwards between reveal that it needs the value.
+// neededByOthers returns the reason why a sysctl that vipd has set should keep its value, or "". If
+// the value was already set when a program such as Docker started, only the interfaces between
+// which it forwards reveal that it needs the value.
 func (k *handles) neededByOthers(name, value string) string {
 	if file := setIn(sysctlFiles(), name, value); file != "" {
 		return file + " sets it"

@@ -23,14 +23,14 @@ func FuzzLedger(f *testing.F) {
 		l.setLink("vipd0")
 		l.setSysctl("net.ipv4.ip_forward", sysctlRecord{Old: "0", Set: "1"})
 		if err := l.save(); err != nil {
-			t.Fatalf("save of the ledger %q: %v", text, err)
+			t.Fatalf("saving the ledger %q: %v", text, err)
 		}
 		again, err := loadLedger(dir, "b", "n")
 		if err != nil {
 			t.Fatalf("reading the saved ledger of %q: %v", text, err)
 		}
 		if len(again.Addresses) != len(l.Addresses) || len(again.Sysctls) != len(l.Sysctls) || len(again.Links) != len(l.Links) {
-			t.Errorf("saved ledger after it was read again = %+v, want %+v", again, l)
+			t.Errorf("ledger that was saved and read = %+v, want %+v", again, l)
 		}
 	})
 }

@@ -16,9 +16,9 @@ import (
 	"vipd/test/lab"
 )
 
-// TestGuardedPorts connects to ports of VIPs that vipd holds, and of the host's own addresses. On
-// VIPs, only ports of applied frontends may answer. The guard must not restrict the host's own
-// addresses.
+// TestGuardedPorts connects to ports of VIPs that vipd holds, and ports of the host's own
+// addresses. On VIPs, only ports of applied frontends may answer. The guard must not restrict the
+// host's own addresses.
 func TestGuardedPorts(t *testing.T) {
 	l, client := network(t)
 	lab.Need(t, "ping")
@@ -37,7 +37,7 @@ func TestGuardedPorts(t *testing.T) {
 				t.Errorf("%s does not answer a ping from %s, want an answer", vip, from.Name)
 			}
 		}
-		checkAttempt(t, from, "10.1.0.1:22", open) // the guard must not restrict the host's own address
+		checkAttempt(t, from, "10.1.0.1:22", open)
 		checkUDPRefused(t, from, "10.96.0.10:22")
 		checkUDPRefused(t, from, "[fd00:96::10]:22")
 	}
@@ -68,7 +68,7 @@ func checkUDPRefused(t *testing.T, from *lab.NS, to string) {
 	must(t, err)
 	must(t, c.SetReadDeadline(deadline()))
 	if _, err = c.Read(make([]byte, 10)); err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Fatalf("error of a datagram from %s to %s = %v, want refused", from.Name, to, err)
+		t.Fatalf("datagram from %s to %s: error = %v, want refused", from.Name, to, err)
 	}
 }
 
@@ -147,12 +147,12 @@ func TestGuardDamage(t *testing.T) {
 }
 
 // TestUnprivileged runs a Host as the user "nobody". VIPs on loopback and the host's own addresses
-// must be served. For everything else, there must be a problem with advice.
+// must be served. Everything else must cause a problem with advice.
 func TestUnprivileged(t *testing.T) {
 	const mark = "VIPD_TEST_NOBODY"
 	if os.Getenv(mark) == "" {
 		network(t)
-		binary := "/run/vipd-host.test" // in a folder that any user may enter and that only this lab sees
+		binary := "/run/vipd-host.test" // in a directory that any user may enter, and that is private to this lab
 		text, err := os.ReadFile(os.Args[0])
 		must(t, err)
 		must(t, os.WriteFile(binary, text, 0o755))
@@ -193,7 +193,7 @@ func checkUnprivileged(t *testing.T, o Options) {
 	text := fmt.Sprint(h.Problems())
 	for _, want := range []string{"10.96.0.10 is not local", "run as root", "source_ranges are not enforced"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("problems do not contain %q, want them to contain it:\n%s", want, text)
+			t.Errorf("problems lack %q:\n%s", want, text)
 		}
 	}
 	own, _, err := h.LocalAddresses(nil)

@@ -21,8 +21,8 @@ import (
 )
 
 // TestHistoryLaw makes random changes to the requested VIPs. It also changes addresses, routes and
-// links like other programs, and injects failures. After each history, the VIPs must be where the
-// last request puts them. The kernel's state must equal the state that a new Host creates.
+// links as other programs might, and injects failures. In the end, each VIP must be where the last
+// request puts it, and the kernel's state must equal the state that a new Host creates.
 func TestHistoryLaw(t *testing.T) {
 	for seed := range uint64(testwait.Soak(10, 200)) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
@@ -87,13 +87,13 @@ func (y *history) vips() []netip.Addr {
 
 func (y *history) someVIP() netip.Addr { return y.vips()[y.random.IntN(len(y.vips()))] }
 
-// run runs the command ip. The command may fail because a link is down or an object is missing.
+// run runs an ip command. The command may fail because a link is down or an object is missing.
 func (y *history) run(args string) {
 	out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
 	y.note("ip %s: %v %s", args, err, strings.TrimSpace(string(out)))
 }
 
-// demand adds or removes the wanted frontends of some VIPs.
+// demand adds or removes the wanted frontends on some VIPs.
 func (y *history) demand() {
 	for range 1 + y.random.IntN(3) {
 		a := y.someVIP()
@@ -181,7 +181,7 @@ func (y *history) failLedger() {
 	y.h.ledger.path = path
 }
 
-// cancel performs a round whose context has already ended. It does not call Finish.
+// cancel performs a round with a canceled context. It does not call Finish.
 func (y *history) cancel() {
 	y.note("canceled")
 	y.demand()
@@ -190,7 +190,6 @@ func (y *history) cancel() {
 	_ = y.h.Prepare(ctx, y.want) // usually fails
 }
 
-// restart closes the Host and starts another.
 func (y *history) restart() {
 	y.note("restart")
 	must(y.t, y.h.Close())
@@ -226,8 +225,8 @@ func (y *history) round() {
 	}
 }
 
-// syncUntilDone performs rounds until nothing is left to do. Several rounds may be needed, because
-// the kernel reports new IPv6 addresses late.
+// syncUntilDone performs rounds until no address needs more work. Several rounds may be needed,
+// because the kernel reports new IPv6 addresses late.
 func (y *history) syncUntilDone(h *Host) {
 	y.t.Helper()
 	lab.Eventually(y.t, deadlineIn, "nothing left to do", func() error {
@@ -254,8 +253,8 @@ func (y *history) syncUntilDone(h *Host) {
 	})
 }
 
-// heal restores the links and the node's addresses. Then it performs rounds until nothing is left
-// to do.
+// heal restores the links and the node's addresses. It then performs rounds until no address needs
+// more work.
 func (y *history) heal() {
 	y.note("heal")
 	for _, args := range []string{
@@ -266,7 +265,6 @@ func (y *history) heal() {
 	y.syncUntilDone(y.h)
 }
 
-// compare compares the holders of the VIPs with the requested holders.
 func (y *history) compare(h *Host) error {
 	want, on := map[string]string{}, []string(nil)
 	for a := range y.want.Addresses.Keys() {
@@ -298,7 +296,7 @@ func (y *history) compare(h *Host) error {
 // was removed.
 func (y *history) checkFresh() {
 	y.t.Helper()
-	y.h.Resync(true) // the engine does this every minute, which chooses the source address again
+	y.h.Resync(true) // as the engine does every minute; this also selects the source address again
 	y.syncUntilDone(y.h)
 	got := y.state()
 	must(y.t, y.h.Close())
@@ -309,12 +307,12 @@ func (y *history) checkFresh() {
 	want := y.state()
 	for _, line := range got {
 		if !slices.Contains(want, line) {
-			y.t.Errorf("line of state() that a new Host does not have = %s, want none", line)
+			y.t.Errorf("line only in the state after the history = %s, want none", line)
 		}
 	}
 	for _, line := range want {
 		if !slices.Contains(got, line) {
-			y.t.Errorf("line of state() that only a new Host has = %s, want it after the history", line)
+			y.t.Errorf("line only in a new Host's state = %s, want none", line)
 		}
 	}
 	if y.t.Failed() {

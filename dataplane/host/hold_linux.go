@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// plan decides about every address that is dirty or whose last change failed. It groups the
+// plan decides who holds each address that is dirty or whose last change failed. It groups the
 // addresses by their next step.
 func (h *Host) plan() map[step][]*address {
 	due := h.leftover(func(r *address) bool { return r.needed() && (r.dirty || r.failed) })
@@ -58,8 +58,8 @@ func (h *Host) holdWanted(ctx context.Context) error {
 	return errors.Join(append(all, h.runRest(len(fresh), func() error { return h.move(ctx, fresh, todo[release]) }))...)
 }
 
-// deviceFailed returns the device's error if it may be temporary. It then schedules another lookup
-// of the device, and a retry of the addresses that wait for it.
+// deviceFailed returns the device's error if the error may be temporary. In that case, it schedules
+// another lookup of the device and a retry of the addresses that wait for it.
 func (h *Host) deviceFailed(waiting []*address) error {
 	if !h.device.passes {
 		return nil

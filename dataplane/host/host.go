@@ -30,9 +30,9 @@ type Options struct {
 	ManageSysctls bool
 	// RunDir is the folder that contains the ledger.
 	RunDir string
-	// ForeignServers reports whether the kernel has virtual servers that are not vipd's. If so,
-	// vipd does not change the sysctls that affect them. It is called only while such a sysctl
-	// needs a change. If nil, vipd assumes that there are none.
+	// ForeignServers reports whether other programs have virtual servers in the kernel. If so, vipd
+	// does not change the sysctls that affect them. It is called only while such a sysctl needs a
+	// change. If nil, vipd assumes that there are none.
 	ForeignServers func() bool
 	// Mode holds the mode's requirements for the guard and the sysctls. [Host.SetMode] replaces
 	// them.
@@ -41,12 +41,12 @@ type Options struct {
 	// bit marks connections through vipd, and the bit after it marks connections that keep their
 	// source. Bit 0 follows bit 31.
 	MasqueradeBit int
-	// ClampMSS reports whether the segment size of connections is always limited to the MTU of
-	// their path. If false, it is limited only while links or routes have different MTUs.
+	// ClampMSS reports whether the segment size of connections is always limited to their path MTU.
+	// If false, it is limited only while links or routes have different MTUs.
 	ClampMSS bool
 	// FastPath holds the names of the devices between which established connections skip netfilter
-	// and routing, or only [guard.FastPathAuto]. FastPathHardware reports whether the hardware of
-	// the devices forwards these connections.
+	// and routing, or only [guard.FastPathAuto]. FastPathHardware reports whether the devices'
+	// hardware forwards these connections.
 	FastPath         []string
 	FastPathHardware bool
 	// Variant is the iptables variant whose filters must accept vipd's connections.
@@ -55,7 +55,7 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Guard returns the options of the guard.
+// Guard returns the guard's options.
 func (o Options) Guard() guard.Options {
 	return guard.Options{
 		Mode: o.Mode, MasqueradeBit: o.MasqueradeBit, ClampMSS: o.ClampMSS, FastPath: o.FastPath, FastPathHardware: o.FastPathHardware,
@@ -86,10 +86,11 @@ type Held struct {
 	// Where is the device to which vipd added the address, "host" if the host has it independently,
 	// or "none".
 	Where string `json:"where"`
-	// Note explains the state, such as the reason why the address is not held. It may be empty.
+	// Note explains the value of Where, such as the reason why the address is not held. It may be
+	// empty.
 	Note string `json:"note,omitempty"`
-	// Standing is "owned" for a VIP that one owner among the hosts adds. For any other VIP, it is
-	// the reason why this host does not hold the VIP for now, or "".
+	// Standing is "owned" for a VIP that only one host, its owner, adds at a time. For any other
+	// VIP, it is the reason why this host does not hold the VIP for now, or "".
 	Standing balancer.VIPState `json:"standing,omitempty"`
 	// Silent reports whether the address is on lo because this host is a real server of direct
 	// routing. The host then answers no ARP requests for it, and vipd serves nothing at it.
@@ -103,7 +104,7 @@ const (
 )
 
 // leaves reports whether a VIP has no wanted frontend and this host does not hold it. Such a VIP
-// has no connections to wait for, so it is no longer listed or reported.
+// has no connections to wait for, so vipd no longer lists or reports it.
 func leaves(held Held, wanted snap.Map[balancer.Key, *balancer.Frontend]) bool {
 	for range balancer.FrontendsOn(wanted, held.Addr) {
 		return false
@@ -111,7 +112,7 @@ func leaves(held Held, wanted snap.Map[balancer.Key, *balancer.Frontend]) bool {
 	return held.Where == nowhere
 }
 
-// notLocal returns the problem of a wanted VIP that this host does not hold.
+// notLocal returns the problem that this host does not hold a wanted VIP.
 func notLocal(held Held, wanted snap.Map[balancer.Key, *balancer.Frontend]) balancer.Problem {
 	p := balancer.Problem{Severity: balancer.SeverityError, Field: "vips", Text: fmt.Sprintf("%s is not local: %s", held.Addr, held.Note)}
 	for _, f := range balancer.FrontendsOn(wanted, held.Addr) {
@@ -143,14 +144,14 @@ type Route struct {
 
 // Neighbor describes a host on a link of this host.
 type Neighbor struct {
-	// Device is the device of the link. It is empty for an address that this host has itself, or
-	// reaches by a router.
+	// Device is the link's device. It is empty if this host itself has the address, or reaches it
+	// through a router.
 	Device string
 	// MAC is empty if it is unknown.
 	MAC string
-	// Silent reports whether the host has not answered the last requests for its MAC address.
+	// Silent reports whether the neighbor did not answer the last requests for its MAC address.
 	Silent bool
-	// Addr is the address of the host.
+	// Addr is the neighbor's IP address.
 	Addr netip.Addr
 }
 

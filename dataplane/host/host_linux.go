@@ -16,7 +16,7 @@ import (
 )
 
 // Host implements [dataplane.Host]. Problems, Addresses, LocalAddresses, FollowAddresses and Alerts
-// are safe for concurrent use. Calls of the other methods must not overlap.
+// are safe for concurrent use. Calls to the other methods must not overlap.
 type Host struct {
 	*state
 	*routes
@@ -26,8 +26,8 @@ type Host struct {
 	*mover
 	*realServer
 
-	// busy receives the result of adding addresses in the background. It is nil if no addresses are
-	// being added in the background.
+	// busy receives the result of adding addresses in the background. It is nil if there is no such
+	// work.
 	busy chan error
 	// inherited reports whether the ledger of an earlier process had addresses when this process
 	// started.
@@ -93,8 +93,8 @@ func (h *Host) Close() error {
 }
 
 // Refuse makes the addresses that vipd holds refuse new connections, while established connections
-// continue. The caller uses it while a dataplane is closed, so no other program can answer instead.
-// Release follows.
+// continue. Call it before closing a dataplane, so no other program can answer instead, and call
+// Release afterwards.
 func (h *Host) Refuse(ctx context.Context) error { return h.Prepare(ctx, balancer.Desired{}) }
 
 // Release removes everything that this Host holds and has made. The guard is removed last, so the
@@ -105,7 +105,7 @@ func (h *Host) Release(ctx context.Context) error {
 	return errors.Join(h.Prepare(ctx, none), h.Finish(ctx, none.Frontends))
 }
 
-// SetMode sets the requirements of the running mode. The next Prepare applies them. It is safe for
+// SetMode sets the current mode's requirements. The next Prepare applies them. It is safe for
 // concurrent use.
 func (h *Host) SetMode(m dataplane.Needs) { h.mode.Store(&m) }
 
@@ -164,7 +164,7 @@ func (h *Host) guardOwned(a netip.Addr, c snap.Change[balancer.VIPState]) {
 	}
 }
 
-// countGuardEntries updates the reference counts of a frontend's entries in the guard's sets.
+// countGuardEntries updates the guard's reference counts for a frontend's set entries.
 func (h *Host) countGuardEntries(c snap.Change[*balancer.Frontend], applied bool) {
 	if c.HadOld {
 		h.guard.Want(c.Old, -1, applied)
@@ -215,11 +215,11 @@ func (h *Host) countApplied(f *balancer.Frontend, by int) *address {
 	return r
 }
 
-// Ready implements [dataplane.Host]. A frontend with source ranges must not be applied before the
-// guard of its family is complete and contains the frontend. Addresses that vipd adds wait for the
-// guard anyway. Node addresses, other addresses of the host and routed addresses exist already. If
-// the guard is unavailable, only a dataplane that enforces source ranges itself may serve the
-// frontend. A frontend that is already served with the same source ranges does not wait.
+// Ready implements [dataplane.Host]. A frontend with source ranges must not be applied before its
+// family's guard is complete and contains the frontend. Addresses that vipd adds wait for the guard
+// anyway. Node addresses, the host's other addresses and routed addresses already exist. If the
+// guard is unavailable, only a dataplane that enforces source ranges itself may serve the frontend.
+// A frontend that is already served with the same source ranges does not wait.
 func (h *Host) Ready(c dataplane.Change, enforced bool) error {
 	return h.guard.Ready(c, enforced)
 }
@@ -232,7 +232,6 @@ func (h *Host) Resync(addresses bool) {
 	h.guard.Resync()
 }
 
-// publish makes the state visible to other goroutines.
 func (h *Host) publish() {
 	p := &public{addresses: h.shown, wanted: h.want.Frontends, other: slices.Concat(h.sysctlProblems(), h.directProblems, h.unfinished(), h.guard.Problems())}
 	h.public.Store(p)

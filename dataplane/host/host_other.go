@@ -35,7 +35,7 @@ func New(Options) (*Host, error) {
 
 var _ dataplane.Host = (*Host)(nil)
 
-// seen is the result of the last Prepare.
+// seen is what the last Prepare found.
 type seen struct {
 	held   []Held
 	wanted snap.Map[balancer.Key, *balancer.Frontend]
@@ -74,13 +74,13 @@ func (h *Host) Prepare(_ context.Context, want balancer.Desired) error {
 // Finish does nothing.
 func (h *Host) Finish(context.Context, snap.Map[balancer.Key, *balancer.Frontend]) error { return nil }
 
-// Intact returns "", because nothing can be missing.
+// Intact returns "", because this Host creates no objects.
 func (h *Host) Intact(context.Context) (string, error) { return "", nil }
 
 // Resync does nothing.
 func (h *Host) Resync(bool) {}
 
-// Repaired returns nothing.
+// Repaired returns nil.
 func (h *Host) Repaired() []string { return nil }
 
 // Alerts does nothing.
@@ -115,19 +115,19 @@ func (h *Host) LocalAddresses(networks []netip.Prefix) (own, networked []netip.A
 	return slices.DeleteFunc(own, func(a netip.Addr) bool { return !usable(a) || !within(a, networks) }), nil, err
 }
 
-// Gateways returns nothing.
+// Gateways returns nil.
 func (h *Host) Gateways([]netip.Addr) []netip.Addr { return nil }
 
-// Sources returns nothing, because routes are unknown on these systems.
+// Sources returns nil, because routes are unknown on these systems.
 func (h *Host) Sources([]netip.Addr) []netip.Addr { return nil }
 
-// Tracked returns nothing, because this Host holds no VIPs.
+// Tracked returns nil, because this Host holds no VIPs.
 func (h *Host) Tracked(context.Context, map[netip.Addr]bool) (map[netip.Addr]bool, error) {
 	return nil, nil
 }
 
-// FollowAddresses calls changed after each change to the host's addresses. It returns ctx's error
-// when ctx ends.
+// FollowAddresses calls changed after each change to the host's addresses. When ctx is done, it
+// returns ctx's error.
 func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {
 	return poll(ctx, pollInterval, interfaceAddrs, changed)
 }
@@ -161,7 +161,7 @@ func ReleaseDirect(Options, []netip.Addr, bool) ([]string, error) { return nil, 
 // Cleanup does nothing.
 func Cleanup(context.Context, Options, bool) ([]string, error) { return nil, nil }
 
-// InLedger returns nothing.
+// InLedger returns nil.
 func InLedger(string) (map[netip.Addr]string, error) { return nil, nil }
 
 // RouteTo reports only loopback addresses as local.

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestInLedger writes a ledger in the current boot. InLedger must return the addresses in this
+// TestInLedger writes a ledger of the current boot. InLedger must return the addresses in this
 // ledger. If the ledger is missing, InLedger must return nothing.
 func TestInLedger(t *testing.T) {
 	dir := t.TempDir()
@@ -33,6 +33,6 @@ func TestInLedger(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := InLedger(dir); err == nil {
-		t.Errorf("InLedger of a broken ledger = %v, want an error", got)
+		t.Errorf("InLedger with a broken ledger = %v, want an error", got)
 	}
 }

@@ -11,11 +11,11 @@ import (
 )
 
 // Intact describes a change to the addresses or the guard by another program, or returns "". It
-// also retries failed announcements and refused rules of the guard, updates the guard's interfaces,
-// and restores sysctls.
+// also retries failed announcements and rules that iptables refused, updates the guard's
+// interfaces, and restores sysctls.
 func (h *Host) Intact(ctx context.Context) (string, error) {
 	if h.full {
-		return "", ctx.Err() // nothing was prepared yet, or Resync was called: Prepare follows anyway
+		return "", ctx.Err() // before the first Prepare or after Resync, Prepare compares everything anyway
 	}
 	if err := h.updateView(); err != nil {
 		return "", err
@@ -47,7 +47,7 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 }
 
 // addressesIntact describes a change to the addresses or to their device since the last check, or
-// returns "". Its cost depends on the changes, not on the number of addresses.
+// returns "". Its cost depends on the number of changes, not on the number of addresses.
 func (h *Host) addressesIntact() (reason string) {
 	if h.deviceWentDown {
 		h.full, h.deviceWentDown = true, false
@@ -82,8 +82,8 @@ func (h *Host) addressesIntact() (reason string) {
 	return ""
 }
 
-// updateInterfaces updates the guard's interfaces. It returns a reason only if this fails, because
-// some hosts constantly create and remove interfaces.
+// updateInterfaces updates the guard's interfaces. It returns a reason only if the update fails,
+// because some hosts constantly create and remove interfaces.
 func (h *Host) updateInterfaces(ctx context.Context) (reason string) {
 	if !h.linksChanged {
 		return ""

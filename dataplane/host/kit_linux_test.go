@@ -33,7 +33,6 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// newHost returns a Host that is closed when the test ends. Its ledger is in the test's folder.
 func newHost(t *testing.T, o Options) *Host {
 	t.Helper()
 	h, err := New(o)
@@ -55,8 +54,8 @@ func options(t *testing.T, backend xtables.Variant) Options {
 	return o
 }
 
-// withoutTables makes the trials of nf_tables fail until the test ends. To do this, it makes
-// another program own the trial's tables.
+// withoutTables makes the trials of nf_tables fail until the test ends. Another program then owns
+// the trials' tables.
 func withoutTables(t *testing.T) {
 	t.Helper()
 	conn, err := nft.Open()
@@ -74,7 +73,7 @@ func withoutTables(t *testing.T) {
 	})
 }
 
-// apply performs a round of the engine, in which the dataplane applies the given frontends.
+// apply performs a round like the engine's, in which the dataplane applies these frontends.
 func apply(t *testing.T, h *Host, frontends ...*balancer.Frontend) {
 	t.Helper()
 	d := desired(frontends...)
@@ -97,7 +96,7 @@ func holders(h *Host) map[string]string {
 	return m
 }
 
-// onDevice returns the addresses that a device has in the kernel, except link-local addresses.
+// onDevice returns a device's addresses in the kernel, except link-local addresses.
 func onDevice(t *testing.T, device string) []string {
 	t.Helper()
 	out, err := exec.Command("ip", "-j", "addr", "show", "dev", device).Output()
@@ -172,7 +171,6 @@ func dumpHost(t *testing.T) string {
 	return b.String()
 }
 
-// checkUnchanged checks that the host's state equals an earlier dump.
 func checkUnchanged(t *testing.T, before string) {
 	t.Helper()
 	after := dumpHost(t)
@@ -190,11 +188,11 @@ func checkUnchanged(t *testing.T, before string) {
 			t.Errorf("new line in the host's state = %s, want none", line)
 		}
 	}
-	t.Fatalf("the host's state has changed, want no change")
+	t.Fatalf("the host's state has changed")
 }
 
-// primeTools runs the listing tools once, so they create the objects that they create at their
-// first use. Otherwise, two dumps could differ.
+// primeTools runs the listing tools once, because they create objects at their first use. Without
+// this, two dumps could differ.
 func primeTools(t *testing.T) {
 	t.Helper()
 	dumpHost(t)
@@ -218,8 +216,8 @@ const (
 	silence outcome = "silence"
 )
 
-// attempt opens a TCP connection from a namespace. A busy machine answers late, so attempt uses a
-// long timeout, unless it expects no answer.
+// attempt opens a TCP connection from a namespace. A busy machine answers late, so the timeout is
+// long unless want is no answer.
 func attempt(t *testing.T, from *lab.NS, to string, want outcome) outcome {
 	t.Helper()
 	patience := testwait.Bound(0)
@@ -300,7 +298,7 @@ func network(t *testing.T) (*lab.Lab, *lab.NS) {
 	// soon.
 	for on, device := range map[*lab.NS]string{client: "host", l.Host(): "client"} {
 		on.Sysctl("net.ipv6.neigh."+device+".retrans_time_ms", "50")
-		on.Sysctl("net.ipv6.neigh."+device+".mcast_solicit", "200") // make them repeat for a long time, because a busy host answers late
+		on.Sysctl("net.ipv6.neigh."+device+".mcast_solicit", "200") // repeat for a long time, because a busy host answers late
 	}
 	return l, client
 }
@@ -327,7 +325,7 @@ func connectionMarks(t *testing.T, vip string, port uint16) []uint32 {
 		}
 	}
 	if len(marks) == 0 {
-		t.Fatalf("marks of connections to port %d of %s = none, want at least one", port, vip)
+		t.Fatalf("connections to port %d of %s: no marks, want at least one", port, vip)
 	}
 	return marks
 }

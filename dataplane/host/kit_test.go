@@ -7,7 +7,6 @@ import (
 	"vipd/test/fake"
 )
 
-// These are helpers for the tests of package host.
 var (
 	addrOf   = netip.MustParseAddr
 	frontend = fake.Frontend

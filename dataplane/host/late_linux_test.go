@@ -40,8 +40,8 @@ func awaitOnDevice(t *testing.T, h *Host, vip, device string) {
 	})
 }
 
-// TestLateDevice creates the configured device only after the VIP is requested, and repeats this
-// once. The VIP must be added to the device each time.
+// TestLateDevice requests a VIP before the configured device exists, and then creates the device,
+// twice. vipd must add the VIP to the device each time.
 func TestLateDevice(t *testing.T) {
 	network(t)
 	o := options(t, xtables.Auto)
@@ -49,7 +49,7 @@ func TestLateDevice(t *testing.T) {
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.7.1:80"))
 	if on := holders(h)["10.96.7.1"]; on != nowhere {
-		t.Fatalf("holder of the VIP before the device exists = %q, want nowhere", on)
+		t.Fatalf("before the device exists: holder of the VIP = %q, want nowhere", on)
 	}
 	for range 2 {
 		ip(t, "link add late0.5 type veth peer name late1")
@@ -60,7 +60,7 @@ func TestLateDevice(t *testing.T) {
 	}
 }
 
-// TestLateOwnAddress adds one of the host's own addresses after a VIP was added. The host's
+// TestLateOwnAddress adds one of the host's own addresses after vipd has added a VIP. The host's
 // connections to the VIP must then use this address as their source.
 func TestLateOwnAddress(t *testing.T) {
 	network(t)
@@ -85,8 +85,8 @@ func TestLateOwnAddress(t *testing.T) {
 }
 
 // TestNoRoomForLedger makes the ledger unwritable before and after a VIP is added. Prepare must
-// return an error each time. The VIP must be added only when the ledger can be written, and must
-// then stay.
+// return an error each time. vipd must add the VIP only once the ledger can be written, and must
+// then keep it.
 func TestNoRoomForLedger(t *testing.T) {
 	network(t)
 	h := newHost(t, options(t, xtables.Auto))
@@ -94,13 +94,13 @@ func TestNoRoomForLedger(t *testing.T) {
 	h.ledger.path = "/proc/nowhere/host.json"
 	d := desired(frontend("10.96.7.1:80"))
 	if err := h.Prepare(t.Context(), d); err == nil {
-		t.Error("error of Prepare = nil, want an error about the ledger")
+		t.Error("Prepare = nil, want an error about the ledger")
 	}
 	h.ledger.path = path
 	must(t, h.Prepare(t.Context(), d))
 	must(t, h.Finish(t.Context(), d.Frontends))
 	if on := holders(h)["10.96.7.1"]; on == nowhere || on == "" {
-		t.Errorf("holder of the VIP with a writable ledger = %q, want a device; problems = %v", on, h.Problems())
+		t.Errorf("with a writable ledger: holder of the VIP = %q, want a device; problems = %v", on, h.Problems())
 	}
 
 	// A full disk must not cause the removal of held addresses.
@@ -108,7 +108,7 @@ func TestNoRoomForLedger(t *testing.T) {
 	h.ledger.path = "/proc/nowhere/host.json"
 	h.Resync(true)
 	if err := h.Prepare(t.Context(), d); err == nil {
-		t.Error("error of Prepare = nil, want an error about the ledger")
+		t.Error("Prepare = nil, want an error about the ledger")
 	}
 	if now, p := holders(h)["10.96.7.1"], h.Problems(); now != on || len(p) > 0 {
 		t.Errorf("holder of the VIP = %q, want %q; problems = %v", now, on, p)
@@ -161,18 +161,18 @@ func TestLateRoute(t *testing.T) {
 		t.Helper()
 		lab.Eventually(t, 10*time.Second, what, func() error {
 			if look(); kernels() || h.at(a).arriving {
-				return fmt.Errorf("the kernel's route exists = %v, arriving = %v", kernels(), h.at(a).arriving)
+				return fmt.Errorf("kernel's route exists = %v, arriving = %v; want neither", kernels(), h.at(a).arriving)
 			}
 			return nil
 		})
 	}
 	gone("the arrival of the address")
-	h.at(a).shadowed, h.at(a).arriving = true, true // the state after unshadow has reached its time limit
+	h.at(a).shadowed, h.at(a).arriving = true, true // as if unshadow had timed out
 	h.reopen(h.at(a))
 	ip(t, "-6 route add local fd01::77 dev "+h.device.name+" table local proto kernel metric 1")
 	look()
 	if !kernels() {
-		t.Error("the kernel's route was removed before the address arrived, want it kept")
+		t.Error("the kernel's route was removed before the address arrived")
 	}
 	ip(t, "-6 addr change fd01::77/128 dev "+h.device.name) // makes the kernel send its event again
 	gone("the removal of the kernel's route")

@@ -19,8 +19,8 @@ import (
 const ledgerFile = "host.json"
 
 // ledger records the objects that vipd made or changed on this host. An object is recorded before
-// it is first changed, so the ledger may name objects that do not exist, but it never omits an
-// object.
+// it is first changed, so the ledger may name objects that do not exist, but never omits an
+// existing object.
 type ledger struct {
 	// Boot and Namespace identify the boot and the network namespace for which the ledger is valid.
 	Boot      string `json:"boot"`
@@ -40,8 +40,8 @@ type ledger struct {
 	path string
 	// changed reports whether the file differs from the ledger.
 	changed bool
-	// written is the JSON of Addresses when it was last written, plus the addresses added since. It
-	// is nil if an address was moved or removed since.
+	// written is the last written JSON of Addresses, extended by addresses added since. It is nil
+	// if an address was moved or removed since.
 	written []byte
 }
 
@@ -81,25 +81,21 @@ func loadLedger(dir, boot, namespace string) (*ledger, error) {
 	return l, nil
 }
 
-// setLink records a device that vipd has made or is about to make.
 func (l *ledger) setLink(name string) {
 	l.changed = l.changed || !l.Links[name]
 	l.Links[name] = true
 }
 
-// dropLink removes a device from the ledger.
 func (l *ledger) dropLink(name string) {
 	l.changed = l.changed || l.Links[name]
 	delete(l.Links, name)
 }
 
-// setSysctl records a sysctl that vipd is about to change.
 func (l *ledger) setSysctl(name string, r sysctlRecord) {
 	l.changed = l.changed || l.Sysctls[name] != r
 	l.Sysctls[name] = r
 }
 
-// dropSysctl removes a sysctl from the ledger.
 func (l *ledger) dropSysctl(name string) {
 	if _, ok := l.Sysctls[name]; ok {
 		l.changed = true
@@ -136,7 +132,6 @@ func (l *ledger) noteLeft(a netip.Addr, device string) {
 	}
 }
 
-// dropAddress removes an address from the ledger.
 func (l *ledger) dropAddress(a netip.Addr) {
 	if _, ok := l.Addresses[a]; ok {
 		l.changed, l.written = true, nil
@@ -160,7 +155,6 @@ func (l *ledger) setDirect(a netip.Addr) {
 	l.Direct[a] = true
 }
 
-// dropDirect removes an address on lo from the ledger.
 func (l *ledger) dropDirect(a netip.Addr) {
 	l.changed = l.changed || l.Direct[a]
 	delete(l.Direct, a)

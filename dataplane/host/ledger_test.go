@@ -43,13 +43,13 @@ func TestLedgerText(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !maps.Equal(got.Addresses, l.Addresses) || len(got.Addresses) != n || !maps.Equal(got.Links, l.Links) || len(got.Leaving) != len(l.Leaving) {
-			t.Errorf("decoded ledger of %d addresses = %+v, want %+v", n, got, l)
+			t.Errorf("decoded ledger with %d addresses = %+v, want %+v", n, got, l)
 		}
 	}
 }
 
-// TestLedger saves a ledger. It loads the ledger in the same and in another boot and network
-// namespace. If both are the same, the ledger must have its content, otherwise it must be empty.
+// TestLedger saves a ledger, and loads it in the same and in other boots and network namespaces.
+// The ledger must have its content if both are the same, and must be empty otherwise.
 func TestLedger(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run", "vipd")
 	l, err := loadLedger(dir, "boot", "net")
@@ -87,13 +87,13 @@ func TestLedger(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(l.path); !os.IsNotExist(err) {
-		t.Errorf("error of Stat for the file of an empty ledger = %v, want fs.ErrNotExist", err)
+		t.Errorf("Stat for an empty ledger's file = %v, want fs.ErrNotExist", err)
 	}
 	if err := os.WriteFile(l.path, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := loadLedger(dir, "boot", "net"); err == nil || !got.empty() {
-		t.Errorf("ledger of a broken file = %+v, %v; want an empty ledger and an error", got, err)
+		t.Errorf("ledger from a broken file = %+v, %v; want an empty ledger and an error", got, err)
 	}
 }
 
@@ -120,8 +120,8 @@ func (m memorySysctls) Write(name, value string) error {
 	return nil
 }
 
-// TestSysctls raises a sysctl and restores it. If another program has set the value, that value
-// must be kept.
+// TestSysctls raises a sysctl and restores it. If another program has changed the value, that value
+// must stay.
 func TestSysctls(t *testing.T) {
 	least := []minimum{{name: "net.x", value: 1, loss: "x is too small"}}
 	for _, c := range []struct {

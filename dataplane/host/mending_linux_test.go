@@ -19,7 +19,6 @@ import (
 	testwait "vipd/test/wait"
 )
 
-// ip runs an ip command on the host.
 func ip(t *testing.T, args string) {
 	t.Helper()
 	if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
@@ -28,7 +27,7 @@ func ip(t *testing.T, args string) {
 }
 
 // TestRouteRemoved removes routes to VIPs. vipd must restore its own routes, and must not change
-// routes of other programs.
+// other programs' routes.
 func TestRouteRemoved(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -45,7 +44,7 @@ func TestRouteRemoved(t *testing.T) {
 		if reason, err := h.Intact(t.Context()); err != nil || reason != "the route to "+vip+" is missing from lo" {
 			t.Fatalf("Intact = %q, %v; want a reason that names the removed route", reason, err)
 		}
-		h.Resync(true) // the engine calls Resync after Intact has returned a reason
+		h.Resync(true)
 		apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"))
 		checkSource(t, h, vip, node)
 		checkIntact(t, h)
@@ -87,7 +86,7 @@ func TestLinkDown(t *testing.T) {
 	h := newHost(t, o)
 	web := frontend("10.1.0.10:80")
 	apply(t, h, web)
-	apply(t, h, web) // the engine retries in the same way
+	apply(t, h, web) // the engine would also retry
 	checkDevice(t, "client", "10.1.0.1/24", "10.1.0.10/32")
 	checkWhere(t, h, "10.1.0.10", "client")
 	if !strings.Contains(h.Addresses()[0].Note, "route is pending") {
@@ -114,7 +113,7 @@ func TestLinkDown(t *testing.T) {
 			return err
 		}
 		if neighbours := client.Exec("ip", "neigh"); !strings.Contains(neighbours, "10.1.0.10 dev host lladdr") {
-			return fmt.Errorf("neighbors of the client, want the VIP among them:\n%s", neighbours)
+			return fmt.Errorf("the client's neighbors lack the VIP:\n%s", neighbours)
 		}
 		return nil
 	})
@@ -147,7 +146,7 @@ func TestAnnouncedAfterCarrierLoss(t *testing.T) {
 	lab.Eventually(t, deadlineIn, "the announcement of the VIP", func() error {
 		checkIntact(t, h)
 		if neighbours := client.Exec("ip", "neigh"); !strings.Contains(neighbours, "10.1.0.10 dev host lladdr") {
-			return fmt.Errorf("neighbors of the client, want the VIP among them:\n%s", neighbours)
+			return fmt.Errorf("the client's neighbors lack the VIP:\n%s", neighbours)
 		}
 		return nil
 	})
@@ -156,7 +155,7 @@ func TestAnnouncedAfterCarrierLoss(t *testing.T) {
 	}
 }
 
-// TestKilledWhileMoving moves a VIP to another device, and simulates a kill after each step. The
+// TestKilledWhileMoving moves a VIP to another device, and simulates kill -9 after each step. The
 // next process, or Cleanup, must remove the VIP from all other devices.
 func TestKilledWhileMoving(t *testing.T) {
 	network(t)
@@ -189,7 +188,7 @@ func TestKilledWhileMoving(t *testing.T) {
 					checkDevice(t, "second", want["second"]...)
 					checkIntact(t, h)
 					if len(h.ledger.Leaving) != 0 {
-						t.Errorf("addresses that the ledger lists as leaving = %v, want none", h.ledger.Leaving)
+						t.Errorf("leaving addresses in the ledger = %v, want none", h.ledger.Leaving)
 					}
 					finishNothing(t, h)
 				}
@@ -205,7 +204,7 @@ func TestKilledWhileMoving(t *testing.T) {
 	}
 }
 
-// killAfter starts a round and stops after the given step, as if the process were killed.
+// killAfter starts a round and stops after the step named after, as if the process were killed.
 func killAfter(t *testing.T, h *Host, after string, f *balancer.Frontend) {
 	t.Helper()
 	d := desired(f)
@@ -227,7 +226,7 @@ func killAfter(t *testing.T, h *Host, after string, f *balancer.Frontend) {
 	}
 }
 
-// TestAddressesWaitForTheGuard closes the guard's connection. Until the guard is complete, no
+// TestAddressesWaitForTheGuard closes the guard's connection. While the guard is incomplete, no
 // address may be added, and frontends with source ranges must wait.
 func TestAddressesWaitForTheGuard(t *testing.T) {
 	_, client := network(t)
@@ -244,7 +243,7 @@ func TestAddressesWaitForTheGuard(t *testing.T) {
 	}
 	for range 2 {
 		if h.Prepare(t.Context(), more) == nil || h.Finish(t.Context(), more.Frontends) == nil {
-			t.Fatal("error of Prepare or Finish while the guard has no connection = nil, want an error")
+			t.Fatal("Prepare or Finish without a guard connection: error = nil, want an error")
 		}
 	}
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
@@ -269,7 +268,7 @@ func TestAddressesWaitForTheGuard(t *testing.T) {
 }
 
 // TestUnusableTables makes the trial of nf_tables fail. Addresses must still be added. Until
-// nf_tables works, each lost protection must be reported as a problem with its reason.
+// nf_tables works, a problem must report each missing protection and the reason.
 func TestUnusableTables(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -283,7 +282,7 @@ func TestUnusableTables(t *testing.T) {
 		text := fmt.Sprint(h.Problems())
 		for _, want := range []string{"answer on every port", "source_ranges are not enforced by the kernel: vipd enforces them itself", "nf_tables can't hold vipd's rules for ipv4 here", "CAP_NET_ADMIN: run as root"} {
 			if !strings.Contains(text, want) {
-				t.Errorf("problems do not contain %q, want them to contain it: %s", want, text)
+				t.Errorf("problems lack %q: %s", want, text)
 			}
 		}
 		c := dataplane.Change{Key: tight.Key, New: tight}
@@ -291,7 +290,7 @@ func TestUnusableTables(t *testing.T) {
 		if err := h.Ready(c, false); err == nil || !strings.Contains(err.Error(), "nf_tables") || !strings.Contains(err.Error(), "userspace") {
 			t.Errorf("Ready = %v, want an error with the reason and advice", err)
 		}
-		must(t, h.Ready(dataplane.Change{Key: tight.Key, Old: tight, New: tight}, false)) // frontends that are already served must continue
+		must(t, h.Ready(dataplane.Change{Key: tight.Key, Old: tight, New: tight}, false)) // a frontend that is already served must continue
 		if reason, err := h.Intact(t.Context()); reason != "" || err != nil {
 			t.Errorf("Intact = %q, %v; want no reason", reason, err)
 		}
@@ -299,13 +298,13 @@ func TestUnusableTables(t *testing.T) {
 	h.Resync(true)
 	apply(t, h, plain, tight)
 	if p := h.Problems(); len(p) != 0 {
-		t.Errorf("problems once nf_tables works = %v, want none", p)
+		t.Errorf("problems with working nf_tables = %v, want none", p)
 	}
 	checkIntact(t, h)
 }
 
-// TestUnreadableView loses events while the kernel's state can't be read. The last known state must
-// remain in use, and nothing may be added or removed by mistake.
+// TestUnreadableView loses events while the kernel's state can't be read. vipd must keep using the
+// last known state, and must not add or remove anything by mistake.
 func TestUnreadableView(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -351,8 +350,8 @@ func TestUnreadableView(t *testing.T) {
 	checkWhere(t, h, "10.97.0.10", "lo")
 }
 
-// TestRoundCost performs rounds with thousands of VIPs. The allocations of a round must depend only
-// on the number of changes.
+// TestRoundCost performs rounds with thousands of VIPs. A round's allocations must depend only on
+// the number of changes.
 func TestRoundCost(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -422,7 +421,7 @@ func TestRoundCost(t *testing.T) {
 		})
 		t.Logf("a check of %s: %.0f allocations, %v", c.what, got, time.Since(began)/11)
 		if got > maxAllocs {
-			t.Errorf("allocations of a check of %s = %.0f, want at most %d", c.what, got, maxAllocs)
+			t.Errorf("allocations to check %s = %.0f, want at most %d", c.what, got, maxAllocs)
 		}
 	}
 	finishNothing(t, h)

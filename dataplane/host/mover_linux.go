@@ -23,7 +23,8 @@ type mover struct {
 }
 
 // postpone records that addresses were not added because the ledger could not be written. It
-// schedules a retry and returns err, unless the process lacks the privilege to write the ledger.
+// schedules a retry and returns err. If the process lacks the privilege to write the ledger, it
+// does neither.
 func (mv *mover) postpone(some []*address, err error) error {
 	for _, r := range some {
 		if errors.Is(err, fs.ErrPermission) {
@@ -39,8 +40,8 @@ func (mv *mover) postpone(some []*address, err error) error {
 }
 
 // postponeUnguarded postpones the addresses of a family whose guard is incomplete, because all
-// ports of the addresses would be reachable. err is the guard's error. postponeUnguarded returns
-// the other addresses.
+// their ports would be reachable. It returns the addresses of the other family. err is the guard's
+// error.
 func (mv *mover) postponeUnguarded(some []*address, family int, err error) []*address {
 	return slices.DeleteFunc(some, func(r *address) bool {
 		if familyOf(r.addr) == family {
@@ -63,7 +64,7 @@ func (mv *mover) addAll(ctx context.Context, some []*address) error {
 		}
 		if i%between == between-1 {
 			mv.catchUp()
-			all = append(all, mv.rerouteAll()) // replaces the kernel's own routes, which the kernel scans for each new address
+			all = append(all, mv.rerouteAll()) // this replaces the kernel's own routes, which slow down each new address
 		}
 		part := some[:min(rtnl.BatchSize, len(some))]
 		all = append(all, mv.addBatch(part))
@@ -72,7 +73,6 @@ func (mv *mover) addAll(ctx context.Context, some []*address) error {
 	return errors.Join(all...)
 }
 
-// addBatch adds a batch of addresses.
 func (mv *mover) addBatch(some []*address) error {
 	var all []error
 	messages := make([]rtnl.Message, len(some))
@@ -113,7 +113,7 @@ func (mv *mover) noteFailed(r *address, err error) {
 }
 
 // noteNotAdded records that an address was not added. It schedules no retry before the next resync.
-// If the address was being moved, it remains on its old device.
+// An address that was being moved remains on its old device.
 func (mv *mover) noteNotAdded(r *address, note string) {
 	where := nowhere
 	for _, device := range mv.ledger.Leaving[r.addr] {
@@ -161,7 +161,7 @@ func (mv *mover) remove(r *address, device string) error {
 	return mv.dropFrom(r.addr, device)
 }
 
-// dropFrom removes a host address from a device. A missing address is not an error.
+// dropFrom removes an address (/32 or /128) from a device. A missing address is not an error.
 func (st *state) dropFrom(a netip.Addr, device string) error {
 	link := st.view.link(device)
 	if link == 0 || !st.view.has(a, link) {

@@ -12,11 +12,11 @@ import (
 type routeMTUs struct {
 	// some reports whether such a route exists.
 	some bool
-	// unread reports whether some is unknown until all routes are read.
+	// unread reports whether some is unknown because not all routes have been read.
 	unread bool
 }
 
-// note processes an event about a route with its own MTU.
+// note processes an event about a route that has its own MTU.
 func (r *routeMTUs) note(gone bool) {
 	if gone {
 		r.unread = r.unread || r.some
@@ -41,8 +41,8 @@ func (h *Host) passInterfaces() {
 	h.linksChanged = false
 }
 
-// anyRouteMTU reports whether any route has its own MTU. A host may have a million routes, so it
-// does not keep them. The kernel reports later routes as events.
+// anyRouteMTU reports whether any route has its own MTU. It does not store routes, because a host
+// may have a million of them. The kernel reports later routes as events.
 func anyRouteMTU(s *nlsock.Socket) (some bool, err error) {
 	seq := s.Next()
 	var w nlsock.Writer
@@ -71,11 +71,12 @@ func anyRouteMTU(s *nlsock.Socket) (some bool, err error) {
 	}
 }
 
-// routeFlagsAt is the offset of the flags in a rtmsg.
+// routeFlagsAt is the flags' offset in an rtmsg.
 const routeFlagsAt = 8
 
-// setsMTU reports whether a route limits the size of packets or TCP segments. The body is a rtmsg
-// with attributes. Exceptions that the kernel has learned from other routers don't count.
+// setsMTU reports whether a route limits the size of packets or TCP segments. The body is an rtmsg
+// with attributes. Route exceptions that the kernel learned from routers (path MTU discovery) don't
+// count.
 func setsMTU(body []byte) bool {
 	if len(body) < unix.SizeofRtMsg || binary.NativeEndian.Uint32(body[routeFlagsAt:])&unix.RTM_F_CLONED != 0 {
 		return false

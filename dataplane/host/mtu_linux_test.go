@@ -11,7 +11,7 @@ import (
 )
 
 // TestSegmentSizeChain changes the MTUs of links and routes. The guard must limit segments to the
-// path's MTU only while links or routes have different MTUs.
+// path MTU only while links or routes have different MTUs.
 func TestSegmentSizeChain(t *testing.T) {
 	l, _ := network(t)
 	lab.Need(t, "ip")
@@ -28,7 +28,7 @@ func TestSegmentSizeChain(t *testing.T) {
 		t.Helper()
 		for _, family := range []string{"ip", "ip6"} {
 			if got := strings.Contains(l.Host().Exec("nft", "list", "table", family, "vipd-guard"), "size set rt mtu"); got != want {
-				t.Errorf("%s: a rule for the path's MTU exists (%s) = %v, want %v", after, family, got, want)
+				t.Errorf("%s: path MTU rule exists (%s) = %v, want %v", after, family, got, want)
 			}
 		}
 	}
@@ -47,7 +47,7 @@ func TestSegmentSizeChain(t *testing.T) {
 		{"route change 198.51.100.0/24 dev client mtu 1300", true},
 		{"route add 203.0.113.0/24 dev mtu0 advmss 1200", true},
 		{"route del 198.51.100.0/24", true},
-		{"link set mtu0 down", false}, // the kernel sends no event about the routes that it removes
+		{"link set mtu0 down", false}, // the kernel sends no events about the routes that this removes
 		{"link set mtu0 up", false},
 		{"-6 route add 2001:db8::/64 dev client mtu lock 1300", true},
 		{"-6 route del 2001:db8::/64", false},

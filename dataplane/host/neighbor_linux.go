@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NeighborAt returns the kernel's knowledge about a host that this host reaches without a router.
+// NeighborAt returns the kernel's neighbor entry for an address that this host reaches without a
+// router.
 func NeighborAt(a netip.Addr) (n Neighbor, err error) {
 	n.Addr = a
 	routes, err := netlink.RouteGet(a.AsSlice())
@@ -38,9 +39,9 @@ func NeighborAt(a netip.Addr) (n Neighbor, err error) {
 	return n, nil
 }
 
-// BridgeFilter returns the name of the device on a route to a client, and the sysctl that passes
-// the frames of bridges to netfilter, if the device is such a bridge. Netfilter then translates
-// packets before they arrive on the bridge. Otherwise it returns "".
+// BridgeFilter checks whether the device on a route to a client is a bridge whose frames pass
+// through netfilter. Netfilter then translates packets before they arrive on the bridge. It returns
+// the names of the device and of the sysctl that causes this, or "".
 func BridgeFilter(client netip.Addr, to Route) (device, sysctl string) {
 	link, err := netlink.LinkByIndex(to.Index)
 	if err != nil || link.Type() != "bridge" {

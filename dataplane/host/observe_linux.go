@@ -57,7 +57,7 @@ func (ob *observer) updateView() error {
 	return nil
 }
 
-// catchUp processes pending events during other work.
+// catchUp processes pending events during a long operation.
 func (ob *observer) catchUp() {
 	if complete, err := ob.events.drain(ob.noteEvent); err != nil || !complete {
 		ob.stale, ob.removed = true, true
@@ -68,7 +68,7 @@ func (ob *observer) catchUp() {
 func (ob *observer) noteEvent(c netEvent) {
 	if c.route {
 		r := ob.all[c.addr]
-		ob.removed = ob.removed || r != nil && r.source.IsValid() // without a source, vipd itself removed the route
+		ob.removed = ob.removed || r != nil && r.source.IsValid() // without a recorded source, vipd itself removed the route
 		return
 	}
 	if c.mtu {
@@ -114,7 +114,7 @@ func (ob *observer) noteEvent(c netEvent) {
 }
 
 // adopt records that vipd owns the addresses on a device that vipd made. If the ledger was lost,
-// adopt also records addresses on other devices that have a route with vipd's mark.
+// adopt also records addresses on other devices that have a route with vipd's route protocol.
 func (ob *observer) adopt() {
 	if link, err := ob.nl.LinkByName(ob.opts.Interface); err == nil && ob.madeByUs(link) {
 		ob.ledger.setLink(ob.opts.Interface)
@@ -151,8 +151,8 @@ func (ob *observer) retryAfterIPv6Enabled() {
 }
 
 // recheckOwn queries the kernel before vipd adds addresses that are missing from the view. Without
-// this check, the guard might close ports on the host's own addresses. It returns true if it has
-// read the view again because the host may have such an address.
+// this check, the guard might close ports on the host's own addresses. If the host may have such an
+// address, it reads the view again and returns true.
 func (ob *observer) recheckOwn(some []*address) (bool, error) {
 	for _, r := range some {
 		if len(some) < backgroundThreshold { // for more addresses, reading the whole view is faster than one request each
@@ -162,7 +162,7 @@ func (ob *observer) recheckOwn(some []*address) (bool, error) {
 			}
 		}
 		// Either the host has the address, or a local route to its network exists. The list of
-		// addresses shows which.
+		// addresses shows which of the two is true.
 		v, err := ob.readView(ob.nl)
 		if err != nil {
 			return false, err
@@ -173,8 +173,8 @@ func (ob *observer) recheckOwn(some []*address) (bool, error) {
 	return false, nil
 }
 
-// decideOnDevice decides about an address. If the address needs a device that vipd makes, it makes
-// the device first.
+// decideOnDevice decides the next step for an address. It first makes vipd's device if the address
+// needs it.
 func (ob *observer) decideOnDevice(r *address) (Held, step) {
 	held, next := r.decide(ob.place(r.addr), ob.site())
 	if next != release && next != wait && held.Where != onHost && ob.device.kind == madeDevice && !ob.device.ready {
@@ -209,8 +209,8 @@ func (ob *observer) makeDevice() {
 	*d = ob.upDevice(d.name)
 }
 
-// withoutDevice handles err, which prevented making the device. If the kernel has no dummy devices,
-// it selects lo. Otherwise it records the error.
+// withoutDevice handles err, the reason why the device could not be made. If the kernel has no
+// dummy devices, it selects lo. Otherwise it records the error.
 func (ob *observer) withoutDevice(err error) {
 	name := ob.device.name
 	ob.ledger.dropLink(name)
@@ -240,7 +240,7 @@ func (ob *observer) upDevice(name string) holder {
 	case err != nil:
 		return holder{passes: true, err: fmt.Errorf("bringing up device %s: %w", name, err)}
 	}
-	// vipd's own changes must not count as drift.
+	// The device's events must not count as drift.
 	full := ob.full
 	ob.catchUp()
 	ob.full, ob.deviceWentDown = full, false

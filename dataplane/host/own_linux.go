@@ -16,13 +16,13 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// settleTime is the time for which FollowAddresses collects events into one call of changed.
+// settleTime is how long FollowAddresses collects events before it calls changed once.
 const settleTime = 100 * time.Millisecond
 
 // LocalAddresses returns the node's own addresses that can serve node ports, sorted. It omits
 // loopback, link-local and multicast addresses, and addresses that vipd or vipd owner added. If
 // networks is not empty, it returns only addresses in these networks. networked holds the addresses
-// with a network on their device. vipd owner can't have added them, because it adds addresses
+// that have a network on their device. vipd owner can't have added them, because it adds addresses
 // without a network.
 func (h *Host) LocalAddresses(networks []netip.Prefix) (own, networked []netip.Addr, err error) {
 	v, err := readView(h.nl)
@@ -53,7 +53,7 @@ func (k *handles) Gateways(to []netip.Addr) []netip.Addr {
 		for i := range routes {
 			gateway := routes[i].Gw
 			if via, ok := routes[i].Via.(*netlink.Via); ok {
-				gateway = via.Addr // the gateway has the other family
+				gateway = via.Addr // the gateway is of the other family
 			}
 			if g, ok := netip.AddrFromSlice(gateway); ok && !slices.Contains(all, g.Unmap()) {
 				all = append(all, g.Unmap())
@@ -79,16 +79,16 @@ func (k *handles) Sources(to []netip.Addr) []netip.Addr {
 	return all
 }
 
-// FollowAddresses calls changed when addresses of this host may have changed, and returns ctx's
-// error when ctx ends. Lost events count as a change. If the kernel refuses the subscription,
-// FollowAddresses polls.
+// FollowAddresses calls changed when addresses of this host may have changed, until ctx is done,
+// and then returns ctx's error. Lost events count as a change. If the kernel refuses the
+// subscription, FollowAddresses polls.
 func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, eventBuffer, eventGroups()...)
 	if err != nil {
 		h.log.Info("the host's addresses are polled, because the kernel refused to report changes", "every", pollInterval, "err", err)
 		return poll(ctx, pollInterval, func() ([]netip.Addr, error) { own, _, err := h.LocalAddresses(nil); return own, err }, changed)
 	}
-	defer func() { _ = s.Close() }() // the socket was only read
+	defer func() { _ = s.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Unix(1, 0)) })()
 	for {
 		m, err := s.Receive()

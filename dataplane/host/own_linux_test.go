@@ -8,8 +8,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// TestOwnAddressesWithOwner gives vipd owner a VIP, and one of the host's own addresses. Only the
-// address without a network prefix may count as a VIP.
+// TestOwnAddressesWithOwner makes vipd owner manage a VIP and one of the host's own addresses. Only
+// the address without a network prefix may count as a VIP.
 func TestOwnAddressesWithOwner(t *testing.T) {
 	l, _ := network(t)
 	l.Host().AddAddr("client", "10.1.0.100/32")

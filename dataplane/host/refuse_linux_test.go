@@ -62,8 +62,8 @@ func TestNoEndpoints(t *testing.T) {
 	}
 }
 
-// TestRejectedUntilWanted connects between Prepare and Finish. If a frontend will get endpoints, it
-// must no longer reject clients. If it will get none, its port must be closed.
+// TestRejectedUntilWanted connects between Prepare and Finish. A frontend that will have endpoints
+// must no longer reject clients. The port of a frontend that will have none must be closed.
 func TestRejectedUntilWanted(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -94,8 +94,8 @@ func TestRejectedUntilWanted(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
 }
 
-// TestMarksAddNoAddress removes one of the node's own addresses while an applied frontend uses it.
-// Only the key of this frontend is known. vipd must not add the address.
+// TestMarksAddNoAddress removes one of the node's own addresses while an applied frontend uses it
+// and only that frontend's key is known. vipd must not add the address.
 func TestMarksAddNoAddress(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)

@@ -18,8 +18,8 @@ func RouteTo(a netip.Addr) (Route, error) {
 	return Route{Local: found[0].Type == unix.RTN_LOCAL, Index: found[0].LinkIndex}, nil
 }
 
-// Unforwarded returns the sysctl that prevents the kernel from forwarding packets from sender. by
-// is the host's route to sender, so the packets arrive on its interface. It returns "" if the
+// Unforwarded returns the sysctl that prevents the kernel from forwarding packets from sender. The
+// packets arrive on the interface of by, the host's route to sender. Unforwarded returns "" if the
 // kernel forwards them or the interface is unknown.
 func Unforwarded(sender netip.Addr, by Route) string {
 	isSet := func(name, value string) bool {

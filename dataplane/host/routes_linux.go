@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// routesTo holds the routes to a local address.
 type routesTo struct {
 	ours, plain []netlink.Route
 	// hasKernelRoute reports whether the kernel's own route to the address exists.
@@ -71,8 +70,8 @@ func (rs *routes) readRoutes() error {
 	return nil
 }
 
-// classifyRoutes returns the source of vipd's route to an address, and vipd's useless routes to the
-// address.
+// classifyRoutes returns the source of vipd's route to an address, and vipd's other, useless routes
+// to it.
 func (rs *routes) classifyRoutes(dst netip.Addr, at *routesTo) (source netip.Addr, useless []netlink.Route) {
 	link := rs.view.link(rs.ledger.Addresses[dst]) // 0 if the address is not ours
 	for _, r := range at.ours {
@@ -91,8 +90,8 @@ func (rs *routes) classifyRoutes(dst netip.Addr, at *routesTo) (source netip.Add
 	return source, useless
 }
 
-// routesIntact describes a missing route of vipd, or returns "". It reads the routes only if a
-// route was removed since the last check, because vipd may have restored that route.
+// routesIntact describes a missing route that vipd added, or returns "". It reads the routes only
+// if a route was removed since the last check, because vipd may have restored that route.
 func (rs *routes) routesIntact() string {
 	if !rs.removed {
 		return ""
@@ -126,7 +125,7 @@ func (rs *routes) sourceChanged() string {
 		}
 		if found := rs.anySource(i); found.IsValid() {
 			if _, err := rs.holder(); err != nil {
-				return "" // routes need the device; every VIP already has a problem
+				return "" // routes need the device, and without it, every VIP already has a problem
 			}
 			return fmt.Sprintf("the node now has an address for connections to its VIPs: %s", found)
 		}
@@ -143,7 +142,7 @@ func (k *handles) dropRoute(r netlink.Route) error {
 	return nil
 }
 
-// ourRoutes returns the local routes whose protocol is mark.
+// ourRoutes returns the local routes that have the protocol mark.
 func (k *handles) ourRoutes(mark netlink.RouteProtocol) []netlink.Route {
 	return slices.DeleteFunc(k.localRoutes(), func(r netlink.Route) bool { return r.Protocol != mark })
 }

@@ -15,10 +15,10 @@ import (
 	"vipd/dataplane/internal/rtnl"
 )
 
-// unshadow removes the kernel's own routes to IPv6 addresses for which vipd has added a route. The
+// unshadow removes the kernel's own routes to IPv6 addresses to which vipd has added a route. The
 // kernel completes a new address asynchronously and then adds its own route, so unshadow waits for
-// the event of the address. If the event is late, as on a busy host, the route remains until the
-// event arrives (see Intact).
+// the address's event. If the event is late, as on a busy host, the route remains until the event
+// arrives (see Intact).
 func (rs *routes) unshadow(ctx context.Context, fresh []*address, catchUp func()) error {
 	shadowed := func(r *address) bool { return r.shadowed }
 	if len(rs.leftover(shadowed)) == 0 {
@@ -43,7 +43,7 @@ func (rs *routes) dropArrived() error {
 		for _, r := range come {
 			r.shadowed = false
 		}
-		return nil //nolint:nilerr // status shows it, and addresses that return to the device are shadowed again
+		return nil //nolint:nilerr // the status shows this, and addresses that return to the device are shadowed again
 	}
 	return rs.dropShadows(come)
 }
@@ -54,8 +54,8 @@ func (rs *routes) dropShadows(shadowed []*address) error {
 	if len(shadowed) == 0 {
 		return nil
 	}
-	// The kernel sends the event before it adds the route. It holds the same lock for both, and
-	// this request waits for that lock.
+	// The kernel sends the event before it adds the route. It holds one lock during both, and this
+	// request waits for that lock.
 	if _, err := rs.nl.LinkByIndex(rs.device.index); err != nil {
 		return fmt.Errorf("reading device %s: %w", rs.device.name, err)
 	}

@@ -15,7 +15,8 @@ import (
 	"vipd/dataplane/internal/rtnl"
 )
 
-// routes maintains the local routes that select the source of the host's connections to held VIPs.
+// routes maintains the local routes that select a source address for the host's connections to held
+// VIPs.
 type routes struct {
 	*state
 	// source holds the node's own addresses, IPv4 and IPv6, that the routes select as the source.
@@ -23,8 +24,8 @@ type routes struct {
 	// removed reports whether a route of vipd may have been removed since the last check, perhaps
 	// by another program.
 	removed bool
-	// renumbered reports, for each family, whether the host's other addresses have changed since a
-	// source was chosen.
+	// renumbered reports, for each family, whether the host's other addresses have changed since
+	// the source was chosen.
 	renumbered [2]bool
 	// asleep reports whether routes wait for the device to be up.
 	asleep bool
@@ -70,7 +71,7 @@ func (rs *routes) anySource(family int) netip.Addr {
 }
 
 // rank returns a number that orders addresses as sources, the best address first. Addresses that
-// the kernel avoids are last. The others are ordered by the age of their device.
+// the kernel avoids are last. Other addresses are ordered by the age of their device.
 func (rs *routes) rank(a netip.Addr) int {
 	const last = 1 << 30
 	best := 2 * last
@@ -106,7 +107,7 @@ func (rs *routes) route(family int, some []*address) []error {
 		flags |= unix.NLM_F_REPLACE // IPv6 treats routes that differ only in the source as equal
 	}
 	var put, drop []rtnl.Message
-	var routed, replaced []int // indices into some
+	var routed, replaced []int
 	var fresh []*address
 	for i, r := range some {
 		if r.source != src {
@@ -176,7 +177,6 @@ func (rs *routes) unroute(record *address) error {
 	return nil
 }
 
-// notYet is the reason for a missing route that vipd has not tried to add yet.
 const notYet = "vipd has not tried to add it yet"
 
 // rerouteAll adds missing routes of held addresses, and replaces all routes of a family whose
@@ -207,8 +207,9 @@ func (rs *routes) rerouteAll() error {
 	return errors.Join(all...)
 }
 
-// sourceLost reports whether to search for a family's source again. Either the node has lost the
-// source, or it had none and its addresses have changed since the last search.
+// sourceLost reports whether to search for a family's source again. It returns true if the node no
+// longer has the source, or if the node had none and its addresses have changed since the last
+// search.
 func (rs *routes) sourceLost(family int) bool {
 	s := rs.source[family]
 	return s.IsValid() && len(rs.view.addrs[s]) == 0 || !s.IsValid() && rs.renumbered[family]

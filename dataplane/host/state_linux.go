@@ -41,7 +41,6 @@ type handles struct {
 	alerts alerts
 	// batches sends requests for many addresses or routes in batches.
 	batches *rtnl.Batches
-	// newLink returns the device to make.
 	newLink func(name string) netlink.Link
 	// readView reads the complete view.
 	readView func(*netlink.Handle) (view, error)
@@ -64,21 +63,21 @@ type observed struct {
 	direct4 bool
 	// directChanged reports whether VIPs of direct routing may have changed since their last check.
 	directChanged bool
-	// gateways holds the host's next hops at the time when addresses were last added. A gateway is
-	// never added as a VIP.
+	// gateways holds the host's next hops when addresses were last added. A gateway is never added
+	// as a VIP.
 	gateways []netip.Addr
-	// broadcasts holds the broadcast addresses of the host's networks at the same time.
+	// broadcasts holds the broadcast addresses of the host's networks when addresses were last
+	// added.
 	broadcasts map[netip.Addr]netip.Prefix
 }
 
-// demand is the engine's request. want is from the last Prepare, and applied is from the last
-// Finish.
+// demand is what the engine requests: want in the last Prepare, and applied in the last Finish.
 type demand struct {
 	want    balancer.Desired
 	applied snap.Map[balancer.Key, *balancer.Frontend]
 }
 
-// newState opens the sockets, and reads the ledger.
+// newState opens the sockets and reads the ledger.
 func newState(o Options) (*state, error) {
 	st := &state{
 		opts: o, log: o.Log, guard: guard.New(o.Guard()), addresses: newAddresses(),
@@ -126,7 +125,6 @@ func (k *handles) closeSockets() error {
 	return errors.Join(k.events.Close(), k.batches.Close(), k.alerts.close())
 }
 
-// familyOf returns 0 for IPv4 and 1 for IPv6.
 func familyOf(a netip.Addr) int {
 	if a.Is4() {
 		return 0
@@ -144,8 +142,8 @@ func (st *state) wantsStrictARP() bool {
 	return st.direct4 || st.opts.StrictARP && err == nil && d.kind != realDevice && st.holds(0)
 }
 
-// record records that vipd is adding or has added an address to a device. The guard then holds the
-// address.
+// record records that vipd is adding or has added an address to a device. The guard then counts the
+// address as held.
 func (st *state) record(a netip.Addr, device string) {
 	if _, ok := st.ledger.Addresses[a]; !ok {
 		st.guard.Hold(a, 1)
@@ -165,7 +163,7 @@ func (st *state) unrecord(r *address) {
 	st.showOurs(r.addr, false)
 }
 
-// setSilent makes the guard keep an address silent, or ends this.
+// setSilent makes the guard drop an address's packets silently, or accept them again.
 func (st *state) setSilent(r *address, silent bool) {
 	if r.silent == silent {
 		return

@@ -35,8 +35,8 @@ func disableIPv6(device string) string {
 	return "net.ipv6.conf." + strings.ReplaceAll(device, ".", "/") + ".disable_ipv6"
 }
 
-// forceForwarding6 returns the sysctl that makes a device forward IPv6 packets although forward6 is
-// 0. It exists since Linux 6.17.
+// forceForwarding6 returns the sysctl that makes a device forward IPv6 packets even if the
+// forwarding sysctl (forward6) is 0. It exists since Linux 6.17.
 func forceForwarding6(device string) string {
 	return "net.ipv6.conf." + strings.ReplaceAll(device, ".", "/") + ".force_forwarding"
 }
@@ -72,7 +72,6 @@ type minimum struct {
 	exactly bool
 }
 
-// met reports whether a value is sufficient.
 func (m minimum) met(value int) bool { return value == m.value || value > m.value && !m.exactly }
 
 // strictARP returns the sysctls that prevent a host from answering ARP requests for addresses on lo
@@ -88,13 +87,12 @@ func strictARP() []minimum {
 // arpIgnore is the sysctl that disables ARP answers for addresses on lo.
 const arpIgnore = "net.ipv4.conf.all.arp_ignore"
 
-// These are the sysctls that forwarding depends on.
 const (
 	forward4 = "net.ipv4.ip_forward"
 	forward6 = "net.ipv6.conf.all.forwarding"
 	// liberal makes conntrack accept TCP segments outside the window, for both families. Otherwise
-	// they are invalid, and NAT does not translate invalid packets. Dropping such segments would
-	// need a rule for every forwarded packet and a set of all endpoints. It would also break
+	// such segments are invalid, and NAT does not translate invalid packets. Dropping such segments
+	// would need a rule for every forwarded packet and a set of all endpoints. It would also break
 	// connections for which conntrack has missed more than a window. For example, a connection may
 	// return to a host that still has an entry for it. The endpoints check the window anyway.
 	liberal = "net.netfilter.nf_conntrack_tcp_be_liberal"
@@ -103,7 +101,7 @@ const (
 	accounting = "net.netfilter.nf_conntrack_acct"
 )
 
-// virtualServers returns the sysctls of the kernel's virtual servers. All of these sysctls also
+// virtualServers returns the sysctls for the kernel's virtual servers. All of these sysctls also
 // affect foreign virtual servers. roams reports whether connections may move here from other hosts.
 func virtualServers(release string, roams bool) []minimum {
 	wanted := []minimum{
@@ -113,8 +111,8 @@ func virtualServers(release string, roams bool) []minimum {
 	}
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err == nil && (major == 4 && minor >= 1 || major == 5 && minor <= 8) {
-		// With connection tracking, these kernels drop the first packet of a client that reuses a
-		// port.
+		// If connection tracking is on, these kernels drop the first packet of a client that reuses
+		// a port.
 		wanted = append(wanted, minimum{name: "net.ipv4.vs.conn_reuse_mode", exactly: true, loss: "a client that reuses a source port waits a second for its connection"})
 	}
 	if roams {
@@ -124,9 +122,8 @@ func virtualServers(release string, roams bool) []minimum {
 }
 
 // raise raises the sysctls to their minima, and records their old values first. It returns failures
-// as problems. If leave is not empty, it is the reason why raise changes nothing and only reports
-// wrong values as problems. The function again is called for each sysctl that vipd had to raise a
-// second time.
+// as problems. If leave is not empty, raise changes nothing for that reason, and only reports wrong
+// values as problems. It calls again for each sysctl that vipd had to raise a second time.
 func raise(s sysctls, l *ledger, leave string, wanted []minimum, again func(what string)) ([]balancer.Problem, error) {
 	var problems []balancer.Problem
 	for _, m := range wanted {
@@ -144,7 +141,7 @@ func raise(s sysctls, l *ledger, leave string, wanted []minimum, again func(what
 			continue
 		}
 		_, before := l.Sysctls[m.name]
-		if err = s.Write(m.name, text); err == nil { // shows whether the sysctl is writable; otherwise, the ledger would change at each check
+		if err = s.Write(m.name, text); err == nil { // tests whether the sysctl is writable; if it is not, the ledger must not change at each check
 			// If another program has changed the sysctl, Cleanup must restore that program's value.
 			l.setSysctl(m.name, sysctlRecord{Old: text, Set: strconv.Itoa(m.value)})
 			if err := l.save(); err != nil {

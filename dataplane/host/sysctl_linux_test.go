@@ -87,8 +87,8 @@ func TestVirtualServerSysctls(t *testing.T) {
 }
 
 // TestForeignServersAreLookedForRarely checks the sysctls repeatedly while foreign virtual servers
-// exist. Searches for these servers must take little time. When they are removed, this must be
-// detected soon.
+// exist. Searches for these servers must take at most a small share of the time. vipd must detect
+// their removal soon.
 func TestForeignServersAreLookedForRarely(t *testing.T) {
 	for _, took := range []time.Duration{time.Millisecond, 200 * time.Millisecond, 3 * time.Second} {
 		dir := t.TempDir()
@@ -123,15 +123,16 @@ func TestForeignServersAreLookedForRarely(t *testing.T) {
 				look()
 			}
 			if lasted := time.Since(began); lasted > max(3*time.Second, (foreignShare+2)*took) {
-				t.Errorf("time until the removal was detected = %v with %v for each search, want at most %v", lasted, took, max(3*time.Second, (foreignShare+2)*took))
+				t.Errorf("removal detected after %v with %v for each search, want at most %v", lasted, took, max(3*time.Second, (foreignShare+2)*took))
 			}
 		})
 	}
 }
 
 // TestPacketCountsOfTheFastPath enables the sysctl with which the kernel counts packets in the fast
-// path. Without ManageSysctls, the guard's rule enables the sysctl instead of vipd. If another
-// program disables it, vipd must repair or report this. Cleanup must restore the old value.
+// path. With ManageSysctls, vipd enables it, otherwise the guard's rule does. If another program
+// disables the sysctl, vipd must restore it or report a problem. Cleanup must restore the old
+// value.
 func TestPacketCountsOfTheFastPath(t *testing.T) {
 	for _, managed := range []bool{true, false} {
 		l, err := loadLedger(t.TempDir(), "boot", "net")

@@ -9,8 +9,9 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// Tracked returns the VIPs that have an open TCP or SCTP connection in conntrack. An open
-// connection was answered and has not ended. It reads the whole conntrack table.
+// Tracked returns the VIPs that have an open TCP or SCTP connection in conntrack. A connection is
+// open if the endpoint has replied and neither side has closed it. Tracked reads the whole
+// conntrack table.
 func (k *handles) Tracked(ctx context.Context, vips map[netip.Addr]bool) (map[netip.Addr]bool, error) {
 	conn, err := conntrack.Open()
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"vipd/test/lab"
 )
 
-// These are the objects that an earlier version of vipd has left: fewer sets, a chain with other
-// rules, and an interrupted trial.
+// These are the objects that an earlier version of vipd left: fewer sets, a chain with other rules,
+// and an interrupted trial.
 const (
 	earlierSets = `create vipd-held4 hash:ip
 create vipd-served4 hash:ip,port
@@ -63,7 +63,7 @@ func putEarlier(t *testing.T, backend xtables.Variant) {
 	}
 }
 
-// knock tries to connect again and again, and has made at least one attempt when it returns. If any
+// knock keeps trying to connect until stop is called. It returns after the first attempt. If any
 // attempt has succeeded, stop fails the test.
 func knock(t *testing.T, from *lab.NS, at string) (stop func()) {
 	t.Helper()
@@ -103,8 +103,8 @@ func knock(t *testing.T, from *lab.NS, at string) (stop func()) {
 	}
 }
 
-// TestUpgradeFromIptables starts with the rules and sets of an earlier version of vipd. vipd must
-// remove them. Clients that are excluded must stay excluded throughout.
+// TestUpgradeFromIptables starts vipd on a host with an earlier version's rules and sets. vipd must
+// remove them, and excluded clients must stay excluded throughout.
 func TestUpgradeFromIptables(t *testing.T) {
 	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		_, client := network(t)
@@ -133,8 +133,8 @@ func TestUpgradeFromIptables(t *testing.T) {
 		if strings.Contains(saved, "VIPD-TRIAL") {
 			t.Error("rules contain VIPD-TRIAL, want it removed")
 		}
-		if strings.Count(saved, "-A INPUT ") != 1 || strings.Contains(saved, "-A PREROUTING ") { // these jumps lead to the rules that accept connections
-			t.Errorf("jumps to vipd's chains, want one in INPUT and none in PREROUTING:\n%s", saved)
+		if strings.Count(saved, "-A INPUT ") != 1 || strings.Contains(saved, "-A PREROUTING ") { // only the acceptor's jump in INPUT may remain
+			t.Errorf("rules =\n%s\nwant one jump to vipd's chains in INPUT and none in PREROUTING", saved)
 		}
 		checkIntact(t, h)
 		must(t, h.Close())
@@ -167,15 +167,15 @@ func TestBitChanges(t *testing.T) {
 		apply(t, h, web, frontend("10.96.0.11:80"), kept)
 		saved := l.Host().Exec("nft", "list", "table", "ip", "vipd-guard")
 		ours := guard.MarkBits(bit)
-		for _, mark := range []uint32{ours, bits.RotateLeft32(ours, 1)} { // the marks that request masquerading, and that request to keep the source
+		for _, mark := range []uint32{ours, bits.RotateLeft32(ours, 1)} { // for masquerading and for connections through vipd
 			want := fmt.Sprintf("0x%08x", mark)
 			if !strings.Contains(saved, want) {
-				t.Errorf("bit %d: rules do not contain %s, want them to contain it:\n%s", bit, want, saved)
+				t.Errorf("bit %d: rules lack %s:\n%s", bit, want, saved)
 			}
 		}
 		for _, old := range []string{"0x00004000", "0x00008000"} { // the marks that belong to bit 14
 			if strings.Contains(saved, old) {
-				t.Errorf("bit %d: rules, want no rule that contains %s:\n%s", bit, old, saved)
+				t.Errorf("bit %d: rules contain the old mark %s:\n%s", bit, old, saved)
 			}
 		}
 		checkAttempt(t, client, "10.96.0.11:80", open)
@@ -184,8 +184,8 @@ func TestBitChanges(t *testing.T) {
 	stop()
 }
 
-// TestRenderEqualsKernel compares the rendered rules with the rules in the kernel. They must be
-// equal.
+// TestRenderEqualsKernel renders the guard's rules, and loads the guard into the kernel. The
+// kernel's rules must equal the rendered rules.
 func TestRenderEqualsKernel(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)

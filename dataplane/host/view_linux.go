@@ -28,24 +28,21 @@ type device struct {
 	loopback bool
 	// running reports whether the device is up and has a carrier.
 	running bool
-	// master is the index of the bridge, bond or VRF to which the device belongs, or 0.
-	master int
-	// mtu is the maximum size of its packets, in bytes. It is 0 for a dummy device, which sends
-	// nothing.
+	master  int
+	// mtu is the maximum size of its packets, in bytes. It is 0 for a dummy device, which sends no
+	// packets.
 	mtu int
 }
 
 // dummyKind is the kernel's name for the type of dummy devices.
 const dummyKind = "dummy"
 
-// view is the observed state of the kernel. It is read completely once, and then updated from
-// events.
+// view is the observed state of the kernel. It is read completely once, and events then update it.
 type view struct {
 	addrs   map[netip.Addr][]local
 	devices map[int]device
 }
 
-// set records an address on a device.
 func (v *view) set(a netip.Addr, at local) {
 	places := v.addrs[a]
 	for i := range places {
@@ -57,7 +54,6 @@ func (v *view) set(a netip.Addr, at local) {
 	v.addrs[a] = append(places, at)
 }
 
-// unset removes an address from a device.
 func (v *view) unset(a netip.Addr, link, bits int) {
 	places := slices.DeleteFunc(v.addrs[a], func(p local) bool { return p.link == link && p.bits == bits })
 	if len(places) == 0 {
@@ -83,7 +79,6 @@ func (v *view) link(name string) int {
 	return 0
 }
 
-// readView reads the complete view.
 func readView(nl *netlink.Handle) (view, error) {
 	v := view{addrs: map[netip.Addr][]local{}, devices: map[int]device{}}
 	links, err := retryInterrupted(nl.LinkList)
@@ -114,7 +109,8 @@ func readView(nl *netlink.Handle) (view, error) {
 	return v, nil
 }
 
-// retryInterrupted repeats a listing that the kernel interrupted because the data changed.
+// retryInterrupted calls list again if its listing was inconsistent because the kernel's data
+// changed meanwhile.
 func retryInterrupted[T any](list func() ([]T, error)) (out []T, err error) {
 	for range 10 {
 		if out, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -124,7 +120,7 @@ func retryInterrupted[T any](list func() ([]T, error)) (out []T, err error) {
 	return out, err
 }
 
-// broadcasts returns the broadcast addresses of the connected IPv4 networks, with their networks.
+// broadcasts maps each broadcast address of a connected IPv4 network to the network.
 func (v *view) broadcasts() map[netip.Addr]netip.Prefix {
 	all := map[netip.Addr]netip.Prefix{}
 	for a, places := range v.addrs {
@@ -140,7 +136,7 @@ func (v *view) broadcasts() map[netip.Addr]netip.Prefix {
 }
 
 // own returns the host's usable addresses for which foreign is false, sorted. It omits addresses
-// that are not yet or not uniquely assigned.
+// that are tentative or duplicate.
 func (v *view) own(foreign func(netip.Addr) bool) []netip.Addr {
 	var out []netip.Addr
 	for a, places := range v.addrs {

@@ -67,8 +67,7 @@ func TestWithdrawnOwnAddress(t *testing.T) {
 }
 
 // TestWithdrawnUntilRemoved withdraws a VIP that vipd has added. The host's own ports at the VIP
-// must stay closed until the address is removed. The address is removed before the frontend is
-// applied.
+// must stay closed until the address is removed, which happens before the frontend is applied.
 func TestWithdrawnUntilRemoved(t *testing.T) {
 	_, client := network(t)
 	client.Sysctl("net.ipv4.ip_forward", "0")
