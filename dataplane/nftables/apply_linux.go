@@ -21,11 +21,11 @@ import (
 // using them. A packet passes a chain within microseconds, with interrupts off or in a softirq.
 const settleTime = time.Millisecond
 
-// maxBatchElements limits the elements of a transaction. When a transaction has that many, the
-// remaining frontends are left to the next transaction. While any program listens to nf_tables, the
-// kernel keeps 4 KiB for each element until the transaction ends, and memory that does not fit into
-// the CPU's caches is slow. A single transaction with 100,000 frontends of 10 backends would need 4
-// GB, and with 1,000 frontends that choose by hash 2 GB.
+// maxBatchElements limits the number of elements in a transaction. When a transaction reaches the
+// limit, the remaining frontends are left to the next transaction. While any program listens to
+// nf_tables events, the kernel keeps 4 KiB for each element until the transaction ends, and memory
+// that does not fit into the CPU's caches is slow. A single transaction with 100,000 frontends of
+// 10 backends would need 4 GB, and with 1,000 frontends that choose by hash 2 GB.
 const maxBatchElements = 10_000
 
 // Apply makes the kernel's tables match the changes of a batch. Some changes need two transactions:
@@ -50,20 +50,19 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return failed.Err()
 }
 
-// edit holds a batch of changes as two transactions.
+// edit is a batch of changes, as two transactions.
 type edit struct {
 	first, then nft.Tx
 	// These maps hold the elements to change in each set. The first transaction deletes the
 	// elements in replace, and then adds the elements in add. The second deletes the elements in
 	// remove.
 	add, replace, remove map[*nft.Set][]nft.Elem
-	// next holds the resulting frontends. nil means that the frontend is removed.
+	// next holds the frontends after the changes. nil means that the frontend is removed.
 	next map[balancer.Key]*front
-	// users is the change in the number of frontends that use each chain. made holds the chains
-	// that the first transaction writes.
-	users map[string]int
-	made  map[string]chain
-	// unused holds the chains that the second transaction deletes.
+	// users is the change to each chain's number of users (frontends). made holds the chains that
+	// the first transaction writes.
+	users  map[string]int
+	made   map[string]chain
 	unused []string
 }
 
@@ -77,9 +76,9 @@ func (e *edit) size() (n int) {
 	return n
 }
 
-// apply makes the first changes of a batch, and returns their number. It tries again if another
-// program changes the table at the same time. It also tries again if the table differs from what
-// was last read, because a reading may lack elements while the kernel enlarges a map.
+// apply makes the first changes in a batch, and returns their number. It retries if another program
+// changes the table at the same time. It also retries if the table differs from what was last read,
+// because a dump may lack elements while the kernel enlarges a map.
 func (y *familyTable) apply(ctx context.Context, batch []dataplane.Change) (done int, err error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -173,7 +172,7 @@ func (y *familyTable) addChange(e *edit, c dataplane.Change) {
 	}
 }
 
-// addRange changes the elements that send packets to a frontend with a range of ports. The first
+// addRange changes the elements that send packets to a frontend with a port range. The first
 // transaction also deletes obsolete elements, because another range may replace them.
 func (y *familyTable) addRange(e *edit, k balancer.Key, was, next *front) {
 	s := y.schema
@@ -202,7 +201,6 @@ func (y *familyTable) addRange(e *edit, k balancer.Key, was, next *front) {
 	}
 }
 
-// without returns the ranges of a that are not in b.
 func without(a, b []balancer.PortRange) []balancer.PortRange {
 	return slices.DeleteFunc(slices.Clone(a), func(p balancer.PortRange) bool { return slices.Contains(b, p) })
 }
@@ -237,8 +235,8 @@ func (y *familyTable) newFront(f *balancer.Frontend, was *front) *front {
 	return next
 }
 
-// setNumbered updates the numbered elements of a frontend in a map: it replaces the old values,
-// was, with the new values, next. The zero value means a missing element.
+// setNumbered updates a frontend's numbered elements in a map: it replaces the old values (was)
+// with the new values (next). The zero value means a missing element.
 func setNumbered[V comparable](e *edit, set *nft.Set, k balancer.Key, was, next []V, write func(V) []byte) {
 	at := func(all []V, i int) (v V) {
 		if i < len(all) {
@@ -251,8 +249,8 @@ func setNumbered[V comparable](e *edit, set *nft.Set, k balancer.Key, was, next 
 	}
 }
 
-// setElement changes the value of an element from was to next. The zero value means a missing
-// element. The second transaction deletes obsolete elements.
+// setElement replaces an element's value was with next. The zero value means a missing element. The
+// second transaction deletes obsolete elements.
 func setElement[V comparable](e *edit, set *nft.Set, at []byte, was, next V, write func(V) []byte) {
 	var none V
 	switch {
@@ -267,7 +265,7 @@ func setElement[V comparable](e *edit, set *nft.Set, at []byte, was, next V, wri
 	}
 }
 
-// addChains adds the chains that a frontend needs, and its element in the map frontends.
+// addChains adds the chains that a frontend needs, and its element in the map called frontends.
 func (y *familyTable) addChains(e *edit, k balancer.Key, was, next *front) {
 	for _, name := range next.uses() {
 		switch name {
@@ -324,7 +322,7 @@ func (y *familyTable) finish(e *edit) {
 		e.first.Delete(s.table, set, e.replace[set]...)
 		e.first.Create(s.table, set, e.add[set]...)
 	}
-	e.first.Delete(s.table, s.frontends, e.remove[s.frontends]...) // from now on, no packet needs the elements that the second transaction deletes
+	e.first.Delete(s.table, s.frontends, e.remove[s.frontends]...) // after the first transaction, no packet needs the elements that the second deletes
 	for _, set := range s.placeSets() {
 		e.then.Delete(s.table, set, e.remove[set]...)
 	}
@@ -336,7 +334,7 @@ func (y *familyTable) finish(e *edit) {
 			y.dropUnused(e, name)
 		}
 	}
-	for _, name := range e.unused { // after all were emptied, because another program's rules may make them refer to each other
+	for _, name := range e.unused { // after all of them are empty, because another program may have made them refer to each other
 		e.then.DeleteChain(s.table, name)
 	}
 }
@@ -354,7 +352,6 @@ func (y *familyTable) dropUnused(e *edit, name string) {
 	e.unused = append(e.unused, name)
 }
 
-// noteMade records the chains that the first transaction created.
 func (y *familyTable) noteMade(e *edit) {
 	for name, c := range e.made {
 		if y.chains[name] == nil {
@@ -364,7 +361,6 @@ func (y *familyTable) noteMade(e *edit) {
 	}
 }
 
-// noteLocked records the result of both transactions.
 func (y *familyTable) noteLocked(e *edit) {
 	for k, next := range e.next {
 		if next == nil {

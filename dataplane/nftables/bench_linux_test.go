@@ -11,7 +11,7 @@ import (
 	"vipd/test/lab"
 )
 
-// numberedFrontend returns frontend number i, which has 10 backends. i must be less than 65,536.
+// numberedFrontend returns frontend number i (less than 65,536), which has 10 backends.
 func numberedFrontend(i int, s balancer.Scheduler) *balancer.Frontend {
 	f := &balancer.Frontend{
 		Key:     balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Port: 80, Proto: balancer.TCP},
@@ -81,9 +81,9 @@ func BenchmarkAdd(b *testing.B) {
 }
 
 // BenchmarkFlapBetweenRanges removes a backend of one of 1,000 frontends with a single port, and
-// adds it again. It does this without port ranges, and with 1,000 other frontends that have port
-// ranges on other addresses. There is always another frontend with the same number of backends, so
-// no chain is created. Otherwise, the kernel would check all chains.
+// adds it again. It runs without port ranges, and with 1,000 more frontends that have port ranges
+// on other addresses. Another frontend always has the same number of backends, because the kernel
+// checks all chains when one is created.
 func BenchmarkFlapBetweenRanges(b *testing.B) {
 	for _, ranges := range []int{0, 1000} {
 		b.Run(strconv.Itoa(ranges), func(b *testing.B) {

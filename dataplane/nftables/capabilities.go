@@ -11,7 +11,7 @@ import (
 type Options struct {
 	// Log receives warnings. If nil, nothing is logged.
 	Log *slog.Logger
-	// Mark is the mask that rules set in the marks of connections to frontends. The guard
+	// Mark is the mask of bits that rules set in the marks of connections to frontends. The guard
 	// recognizes these connections by it (guard.MarkBits).
 	Mark uint32
 }
@@ -40,9 +40,9 @@ func Capabilities() balancer.Capabilities {
 	}
 }
 
-// maxMovedPorts is the maximum number of ports of a range that endpoints serve at other ports. Each
-// port has an element in the map range-targets, and all elements of a frontend are written in one
-// transaction (see maxBatchElements).
+// maxMovedPorts is the maximum number of ports in a moved range, which endpoints serve at other
+// ports. Each port has an element in the map range-targets, and all elements for a frontend are
+// written in one transaction (see maxBatchElements).
 const maxMovedPorts = 10_000
 
 // Needs returns the requirements of nftables mode.

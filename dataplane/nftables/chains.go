@@ -25,46 +25,46 @@ const (
 	sourcePriority = 95
 )
 
-// These are the seeds of the hashes. With bucketSeed, sh and mh choose a slot by the client's
-// address. The other two give the 64 bits that identify a client of a frontend in sticky.
+// These are the seeds of the hashes. The schedulers sh and mh use bucketSeed to choose a slot by
+// the client's address. The other two seeds give the 64 bits that identify a client in the map
+// sticky.
 const (
 	bucketSeed = 0x76697064
 	stickySeed = 0x64706976
 	stickyAlso = 0x70646976
 )
 
-// maxClients is the maximum number of clients that affinity remembers in a family. Further clients
-// are served without affinity.
+// maxClients is the maximum number of clients that affinity remembers in a family. Additional
+// clients are served without affinity.
 const maxClients = 1 << 20
 
-// schema describes the table of a family and its maps.
+// schema describes a family's table and its maps.
 type schema struct {
 	table nft.Table
-	// frontends maps service addresses and ports to the number of a chain, and choices maps the
-	// number to the chain, which chooses a backend. Two maps are needed because the kernel checks
-	// all elements of a map to chains whenever an element is added.
+	// frontends maps service addresses and ports to a chain's number, and choices maps the number
+	// to the chain, which chooses a backend. Two maps are needed because the kernel checks all
+	// elements of a map to chains whenever an element is added.
 	frontends, choices *nft.Set
-	// ranges maps service addresses and ports that have no element in frontends to the number of a
-	// range. rangeChoices maps the address and that number to a chain.
+	// ranges maps service addresses and ports that have no element in frontends to a range's
+	// number. rangeChoices maps the address and that number to a chain.
 	ranges, rangeChoices *nft.Set
 	// sticky maps clients to backend ids, for indirect choices.
 	sticky *nft.Set
-	// single has the maps for frontends with a single port, and ranged the maps for frontends with
-	// a port range.
+	// single holds the maps for frontends with a single port, and ranged the maps for port ranges.
 	single, ranged places
 }
 
-// places has the maps whose keys start with a frontend's address and protocol, and its port or the
-// number of its range.
+// places holds the maps whose keys start with a frontend's address and protocol, and its port or
+// its range's number.
 type places struct {
-	// eps maps the slots of a frontend to backends.
+	// eps maps a frontend's slots to backends.
 	eps *nft.Set
 	// For indirect choices, slots maps slots to backend ids, and backends maps ids to backends.
 	slots, backends *nft.Set
 	// digests holds the digest of each frontend, which the next process reads. No rule uses it.
 	digests *nft.Set
 	// targets maps the ports of a moved range to the endpoints' ports. It is nil for single ports,
-	// whose backends have their port.
+	// because each backend has a port.
 	targets *nft.Set
 }
 
@@ -84,10 +84,9 @@ func (s *schema) sets() []*nft.Set {
 	}
 }
 
-// placeSets returns the maps in single and ranged.
 func (s *schema) placeSets() []*nft.Set { return append(s.single.sets(), s.ranged.sets()...) }
 
-// placesOf returns the maps that contain the elements of frontend k.
+// placesOf returns the maps that contain frontend k's elements.
 func (s *schema) placesOf(k balancer.Key) *places {
 	if k.Port.IsRange() {
 		return &s.ranged
@@ -154,8 +153,9 @@ func (s *schema) baseChains(mark uint32) []baseChain {
 	}
 }
 
-// unserved is the chain of frontends without active backends, and unservedNumber is its number. The
-// chain clearing removes ids from the packet's priority, and exists while any frontend has ids.
+// unserved is the chain of frontends without active backends, and unservedNumber is its number.
+// clearing is the chain that removes backend ids from the packet's priority. It exists while any
+// frontend has ids.
 const (
 	unserved       = "unserved"
 	unservedNumber = 1
@@ -192,7 +192,6 @@ func (s *schema) writeChoice(tx *nft.Tx, name string, c choice, mark uint32) {
 	s.write(tx, chain, s.rules(c, mark))
 }
 
-// write creates a chain if it does not exist, and replaces its rules.
 func (s *schema) write(tx *nft.Tx, c *nft.Chain, rules []nft.Rule) {
 	tx.AddChain(s.table, c)
 	tx.FlushChain(s.table, c.Name)
@@ -208,20 +207,19 @@ type choice struct {
 	n      uint32
 	sticky time.Duration // 0 means no affinity
 	memory memory
-	// ports is the range of the only frontend that makes the choice, or 0 for single ports.
+	// ports is the port range of the only frontend that makes this choice, or 0 for single ports.
 	ports balancer.PortRange
-	// moved reports whether endpoints serve the range at other ports.
+	// moved reports whether endpoints serve the range on other ports.
 	moved bool
-	// foreign holds the ids of foreign endpoints, encoded in 4 bytes each. If memory assigns a
-	// client to a foreign endpoint, the client's packets continue in ownChain, which uses own (see
-	// withOwn).
+	// foreign holds the ids of foreign endpoints, 4 bytes each. If memory assigns a client to a
+	// foreign endpoint, the client's packets continue in ownChain, which uses own (see withOwn).
 	foreign  string
 	own      memory
 	ownChain string
 }
 
-// memory is the part of a [balancer.AffinityMemory] that rules contain. The packet supplies the
-// rest. The zero value is the memory of a port.
+// memory is the part of a [balancer.AffinityMemory] that rules contain. Other parts come from the
+// packet. The zero value is a single port's memory.
 type memory struct {
 	// wide reports whether several ports share the memory: all ports of the service, or all ports
 	// of the VIP if service is "".
@@ -232,7 +230,7 @@ type memory struct {
 
 func newMemory(id balancer.AffinityMemory) memory { return memory{id.Port == 0, id.Service, id.Prefix} }
 
-// String identifies the memory in names of chains. It is "" for the zero value.
+// String identifies the memory in chain names. It is "" for the zero value.
 func (m memory) String() (s string) {
 	switch {
 	case m.service != "":
@@ -246,8 +244,7 @@ func (m memory) String() (s string) {
 	return s
 }
 
-// seed combines a seed for the hashes of clients with m, so that different memories have different
-// hashes.
+// seed combines a seed for client hashes with m, so that different memories have different hashes.
 func (m memory) seed(seed uint32) uint32 {
 	if m == (memory{}) {
 		return seed
@@ -263,7 +260,6 @@ func (c choice) withOwn() choice {
 	return choice{method: c.method, n: c.n, sticky: c.sticky, memory: c.own, ports: c.ports, moved: c.moved}
 }
 
-// foreignIDs returns the ids in c.foreign.
 func (c choice) foreignIDs() (ids []uint32) {
 	for id := range slices.Chunk([]byte(c.foreign), 4) {
 		ids = append(ids, binary.BigEndian.Uint32(id))
@@ -271,12 +267,12 @@ func (c choice) foreignIDs() (ids []uint32) {
 	return ids
 }
 
-// ownChainOf derives the name of a choice's ownChain from the name of its chain. It returns "" if
-// there is none.
+// ownChainOf derives the name of a choice's ownChain from its chain's name. It returns "" if there
+// is none.
 func ownChainOf(chain string) string {
 	before, rest, _ := strings.Cut(chain, "-vip")
 	_, own, ok := strings.Cut(rest, "-or")
-	if !ok || strings.Contains(before, "-service-") { // then the name of the service contains these words
+	if !ok || strings.Contains(before, "-service-") { // a name that contains "-service-" comes from a service's own name
 		return ""
 	}
 	return before + own
@@ -287,7 +283,7 @@ func ownChainOf(chain string) string {
 // elements have counters, not the many slots.
 func (c choice) indirect() bool { return c.sticky > 0 || c.method == byClient }
 
-// method is the way in which a chain chooses a number.
+// method describes how a chain chooses a number.
 type method string
 
 const (
@@ -298,8 +294,8 @@ const (
 	passing  method = "pass"  // for withdrawn frontends: the packet continues unchanged
 )
 
-// chain returns the name of the chain that makes the choice. Chains with a counter or the number of
-// a range belong to one frontend; all others are shared.
+// chain returns the name of the chain that makes the choice. A chain with a counter or a range's
+// number belongs to one frontend; all other chains are shared.
 func (c choice) chain(k balancer.Key) string {
 	if c.n == 0 {
 		return unserved
@@ -341,7 +337,8 @@ func (c choice) number() nft.Expr {
 	return nft.Numgen{Random: true, Mod: c.n}
 }
 
-// place returns the expression for the first part of a key, which identifies the packet's frontend.
+// place returns the expression for the first part of a map key, which identifies the packet's
+// frontend.
 func (c choice) place() nft.Concat {
 	if c.ports != 0 {
 		return nft.Concat{nft.Daddr, nft.L4proto, nft.Fixed(uint32(c.ports))}
@@ -349,7 +346,7 @@ func (c choice) place() nft.Concat {
 	return nft.Concat{nft.Daddr, nft.L4proto, nft.Dport}
 }
 
-// clientHash returns 32 of the 64 bits that identify a client of the memory m in the map sticky.
+// clientHash returns 32 of the 64 bits that identify a client in the map sticky, for the memory m.
 func (c choice) clientHash(m memory, seed uint32) nft.Jhash {
 	of := nft.Concat{nft.Saddr}
 	if m.prefix > 0 {
@@ -363,12 +360,12 @@ func (c choice) clientHash(m memory, seed uint32) nft.Jhash {
 	return nft.Jhash{Of: of, Mod: 1<<32 - 1, Seed: m.seed(seed)}
 }
 
-// client returns the key of a client of the memory m in the map sticky.
+// client returns a client's key in the map sticky, for the memory m.
 func (c choice) client(m memory) nft.Concat {
 	return nft.Concat{c.clientHash(m, stickySeed), c.clientHash(m, stickyAlso)}
 }
 
-// rules returns the rules of the chain that makes the choice.
+// rules returns the rules of the chain that makes the choice c.
 func (s *schema) rules(c choice, mark uint32) []nft.Rule {
 	if c.method == byNone {
 		return []nft.Rule{{Do: []nft.Stmt{nft.Bits{Field: nft.CtMark, Mask: mark, Value: mark}, nft.ClearPriority{}}}}
@@ -409,7 +406,7 @@ func (s *schema) rules(c choice, mark uint32) []nft.Rule {
 	add(note) // a known client keeps its id, and its timeout restarts
 	add(nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: client, In: s.sticky}})
 	add(lead)
-	// The backend of that id was removed or gets no new connections, so the client gets another
+	// The backend with that id was removed or gets no new connections, so the client gets another
 	// backend.
 	add(nft.Delete{Map: s.sticky, Key: client, Data: nft.Priority})
 	add(choose)

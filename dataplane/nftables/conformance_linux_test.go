@@ -22,8 +22,8 @@ func TestMain(m *testing.M) { lab.Main(m) }
 // TestConformance runs the conformance suite with real traffic.
 func TestConformance(t *testing.T) { dataplanetest.Run(t, subject(options())) }
 
-// TestIPVSFastPathConformance runs one case of the conformance suite with a fast path. "make soak"
-// runs all cases.
+// TestIPVSFastPathConformance runs one test of the conformance suite with a fast path. "make soak"
+// runs all tests.
 func TestIPVSFastPathConformance(t *testing.T) {
 	lab.NeedIPVS(t) // the emulated guest that has IPVS also has flowtables
 	o := options()
@@ -35,7 +35,7 @@ func TestIPVSFastPathConformance(t *testing.T) {
 	dataplanetest.Run(t, subject(o), cases...)
 }
 
-// subject describes nftables mode to the conformance suite. The host has the given options.
+// subject describes nftables mode to the conformance suite, with a host that uses these options.
 func subject(o host.Options) dataplanetest.Subject {
 	return dataplanetest.Subject{
 		Name:     "nftables",
@@ -56,7 +56,7 @@ func subject(o host.Options) dataplanetest.Subject {
 	}
 }
 
-// options returns the options of the host that the conformance suite uses with nftables mode.
+// options returns the host's options in the conformance suite.
 func options() host.Options {
 	o := host.DefaultOptions()
 	o.Variant, o.Mode = xtables.NFT, Needs()
@@ -72,7 +72,7 @@ func cleanup(t testing.TB) {
 	}
 }
 
-// damages returns functions by name. Each damages the guard or one of vipd's tables.
+// damages returns named functions, each of which damages the guard or one of vipd's tables.
 func damages() map[string]func(t testing.TB) {
 	all := dataplanetest.Damages(string(xtables.NFT))
 	for what, script := range map[string]string{
@@ -106,10 +106,9 @@ func damages() map[string]func(t testing.TB) {
 	return all
 }
 
-// chosen matches the names of the chains that choose endpoints, in nft's listing of vipd's table.
+// chosen matches the names of chains that choose endpoints, in nft's listing of vipd's table.
 var chosen = regexp.MustCompile(`(?m)^\tchain ((?:random|turn|hash)-\S*) `)
 
-// load runs a script with nft.
 func load(t testing.TB, script string) {
 	t.Helper()
 	cmd := exec.Command("nft", "-f", "-")

@@ -17,8 +17,8 @@ import (
 // connections. When an element is replaced, the new element starts at zero, and readings keeps the
 // old count.
 type counterState struct {
-	// counter is a separate connection to the kernel, because changes must not wait while many
-	// elements are read.
+	// counter is a separate connection to the kernel, because changes must not wait for a large
+	// dump.
 	counter *nft.Conn
 
 	// reading is held while all counters are read. It guards vain, which counts consecutive
@@ -45,9 +45,9 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	return d.Tracker.Counters(ctx, all...)
 }
 
-// merged returns the sums of counts in a single map. For a dr backend, the NAT tables also count
-// connections of programs on this host. The last element of all has the counts of dr; if it is
-// empty, merged returns the others unchanged.
+// merged adds the counts in all, and returns the sums in a single map. For a dr backend, the NAT
+// tables also count connections from programs on this host. The last map in all has the dr counts;
+// if it is empty, merged returns the other maps unchanged.
 func merged(all []map[counters.BackendKey]counters.Count) []map[counters.BackendKey]counters.Count {
 	if len(all[len(all)-1]) == 0 {
 		return all[:len(all)-1]
@@ -100,14 +100,14 @@ func (y *familyTable) counted() map[counters.BackendKey]counters.Count {
 		return shown
 	}
 	defer y.mu.Unlock()
-	if y.epoch != epoch { // some elements that were read have been deleted, and others may be missing
+	if y.epoch != epoch { // the dump contains deleted elements, and may lack new ones
 		return shown
 	}
 	y.vain = 0
 	return y.readings.Read(live, began)
 }
 
-// counterName is the part of a [counters.BackendKey] that the elements of a frontend lack.
+// counterName is the part of a [counters.BackendKey] that a frontend's elements do not contain.
 type counterName struct {
 	label       string
 	firstTarget uint16
@@ -122,12 +122,10 @@ func (y *familyTable) countersLocked() map[balancer.Key]counterName {
 	return names
 }
 
-// counted returns the maps whose elements have counters.
 func (s *schema) counted() []*nft.Set {
 	return []*nft.Set{s.single.eps, s.single.backends, s.ranged.eps, s.ranged.backends}
 }
 
-// readCounts reads the counters of the elements.
 func (y *familyTable) readCounts(names map[balancer.Key]counterName) (map[counters.BackendKey]counters.Count, error) {
 	live := map[counters.BackendKey]counters.Count{}
 	for _, set := range y.schema.counted() {
@@ -146,7 +144,6 @@ func (y *familyTable) readCounts(names map[balancer.Key]counterName) (map[counte
 	return live, nil
 }
 
-// endLocked saves the counts of deleted elements.
 func (y *familyTable) endLocked(gone []nft.FoundElem) {
 	for _, x := range gone {
 		k, _, ok := keyOf(x.Key, y.schema.table.Family)
@@ -162,5 +159,5 @@ func (y *familyTable) countLastLocked() {
 		elems, _ := y.table.Elements(y.schema.table, set.Name)
 		y.endLocked(elems)
 	}
-	y.readings.Read(map[counters.BackendKey]counters.Count{}, time.Now()) // later calls of counted return this result
+	y.readings.Read(map[counters.BackendKey]counters.Count{}, time.Now()) // later calls to counted return this result
 }

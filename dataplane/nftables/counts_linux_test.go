@@ -39,7 +39,7 @@ func TestCountsWhileFrontendsChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := []dataplane.Change{{Key: asked.Key, New: asked}}
-	for n := range 10000 { // with this number of frontends, reading the counters takes longer than making a change
+	for n := range 10000 { // with this many frontends, reading the counters takes longer than making a change
 		f := frontend(fmt.Sprintf("10.97.%d.%d:80", n>>8, n&255), 2)
 		all = append(all, dataplane.Change{Key: f.Key, New: f})
 	}

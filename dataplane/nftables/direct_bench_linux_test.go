@@ -21,14 +21,14 @@ import (
 
 // BenchmarkForward measures the CPU time that the host needs for a packet, for services with ten
 // endpoints that use nat or dr. It subtracts the "floor", the CPU time for the same frames if the
-// host ignores them. The sender's thread also does the receiver's work for a veth, so its CPU time
-// includes the whole path.
+// host ignores them. On a veth pair, the sender's thread also does the receiver's work, so its CPU
+// time includes the whole path.
 func BenchmarkForward(b *testing.B) {
 	for _, forward := range []balancer.Forward{balancer.NATForward, balancer.DRForward} {
 		b.Run(string(forward), func(b *testing.B) {
 			p := newForwardPath(b, forward)
 			b.Run("first", func(b *testing.B) { p.measure(b, balancer.TCP, true) })
-			b.Run("established", func(b *testing.B) { p.measure(b, balancer.UDP, false) }) // a UDP flow is established without an answer
+			b.Run("established", func(b *testing.B) { p.measure(b, balancer.UDP, false) }) // a UDP flow counts as established without a reply
 		})
 	}
 }
@@ -91,7 +91,6 @@ func newForwardPath(b *testing.B, forward balancer.Forward) *forwardPath {
 	return p
 }
 
-// index returns the index of the named device in a namespace.
 func index(b *testing.B, n *lab.NS, name string) (i int) {
 	b.Helper()
 	if _, err := fmt.Sscanf(n.Exec("ip", "-o", "link", "show", name), "%d:", &i); err != nil {
@@ -100,11 +99,11 @@ func index(b *testing.B, n *lab.NS, name string) (i int) {
 	return i
 }
 
-// rounds is the number of times that the path and the floor are measured. turnPackets is the number
-// of packets in each measurement.
+// rounds is how often the path and the floor are measured. turnPackets is the number of packets in
+// each measurement.
 const rounds, turnPackets = 40, 2000
 
-// measure reports the minimum CPU time for a packet, minus the floor. If first is true, each packet
+// measure reports the minimum CPU time per packet, minus the floor. If first is true, each packet
 // opens a connection. Otherwise, all packets belong to one connection.
 func (p *forwardPath) measure(b *testing.B, proto balancer.Protocol, first bool) {
 	b.Helper()
@@ -132,14 +131,14 @@ func (p *forwardPath) measure(b *testing.B, proto balancer.Protocol, first bool)
 			path = min(path, turn(p.host))
 		}
 		if got := p.arrived() - before; got < rounds*turnPackets {
-			b.Fatalf("packets that left the host = %d, want %d", got, rounds*turnPackets)
+			b.Fatalf("forwarded packets = %d, want %d", got, rounds*turnPackets)
 		}
 		b.ReportMetric(float64((path-floor).Nanoseconds())/turnPackets, "cpu-ns/packet")
 		b.ReportMetric(float64(floor.Nanoseconds())/turnPackets, "floor-ns")
 	}
 }
 
-// threadTime returns the CPU time that the current thread has used.
+// threadTime returns the current thread's CPU time.
 func threadTime(b *testing.B) time.Duration {
 	b.Helper()
 	var t unix.Timespec

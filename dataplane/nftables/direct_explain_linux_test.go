@@ -16,7 +16,7 @@ import (
 	"vipd/dataplane"
 )
 
-// explain explains connections to a frontend. The client is the host with the given number.
+// explain explains connections to a frontend from the host with this number.
 func (s *segment) explain(f *balancer.Frontend, number int, port uint16) dataplane.Explanation {
 	s.Helper()
 	x, err := s.d.Explain(s.Context(), f, netip.AddrPortFrom(s.address(f.Addr, number), port))
@@ -26,14 +26,13 @@ func (s *segment) explain(f *balancer.Frontend, number int, port uint16) datapla
 	return x
 }
 
-// missing reports whether any object in an explanation is missing.
 func missing(x dataplane.Explanation) bool {
 	return slices.ContainsFunc(x.Objects, func(o dataplane.Object) bool { return o.Missing })
 }
 
 // TestDirectExplain opens connections and explains them. The explanation must name the server that
-// has answered. If the client's port is unknown, each of the two servers must get about half of the
-// connections.
+// answered. If the client's port is unknown, each of the two servers must have a share of about one
+// half.
 func TestDirectExplain(t *testing.T) {
 	s := newSegment(t, 2)
 	s.apply(s.all(1, 2)...)
@@ -55,7 +54,7 @@ func TestDirectExplain(t *testing.T) {
 			sum += share.Part
 		}
 		if want := 2; key.Proto == balancer.TCP && len(x.Shares) != want || math.Abs(sum-1) > 1e-9 || missing(x) {
-			t.Errorf("%s from an unknown port: explanation = %+v, want %d shares whose sum is 1", key, x, want)
+			t.Errorf("%s from an unknown port: explanation = %+v, want %d shares that add up to 1", key, x, want)
 		}
 		if x := s.explain(f, 1, 0); x.Unchanged || len(x.Shares) != 2 || !strings.Contains(x.Choice, "this host's own programs") {
 			t.Errorf("%s from the host: explanation = %+v, want nat to both servers", key, x)
@@ -68,8 +67,8 @@ func TestDirectExplain(t *testing.T) {
 	}
 }
 
-// TestDirectExplainRouted uses an endpoint that is behind a router, and therefore can't be reached
-// by direct routing. The explanation must divide the clients between nat and direct routing.
+// TestDirectExplainRouted uses an endpoint behind a router, which direct routing can't reach. The
+// explanation must divide the clients between nat and direct routing.
 func TestDirectExplainRouted(t *testing.T) {
 	s := newSegment(t, 1)
 	s.lab.Host().Route("10.9.0.0/24", "10.4.0.11")
@@ -81,18 +80,18 @@ func TestDirectExplainRouted(t *testing.T) {
 		parts[share.Backend.Addr().String()] = share.Part
 	}
 	if n := parts["10.4.0.11"]; n < 0.65 || n > 0.85 || math.Abs(n+parts["10.9.0.9"]-1) > 1e-9 || !strings.Contains(x.Choice, " slots use nat, because") {
-		t.Errorf("explanation = %+v, want three quarters for 10.4.0.11: its own half, and half of the clients that nat serves", x)
+		t.Errorf("explanation = %+v, want a share of 3/4 for 10.4.0.11: 1/2 by direct routing and 1/4 by nat", x)
 	}
 	routed := *f
 	routed.Backends = f.Backends[1:]
 	s.apply(&routed)
 	if x := s.explain(&routed, 2, 4000); x.Unchanged || len(x.Shares) != 1 || !strings.Contains(x.Choice, "10.9.0.9 is not a neighbor") {
-		t.Errorf("explanation if no endpoint is a neighbor = %+v, want nat", x)
+		t.Errorf("without a neighbor among the endpoints: explanation = %+v, want nat", x)
 	}
 }
 
 // TestDirectRender loads a rendered table into the kernel with nft. Except for rules that nft can't
-// read, this table must be the same as the table that Apply creates.
+// read, this table must equal the table that Apply creates.
 func TestDirectRender(t *testing.T) {
 	s := newSegment(t, 2)
 	all := s.all(1, 2)
@@ -105,7 +104,7 @@ func TestDirectRender(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := regexp.MustCompile(`(?m)^# 10\.96\.0\.1:80/tcp: \d+ slots of 10\.4\.0\.11 through lan, \d+ slots of 10\.4\.0\.12 through lan$`); !want.MatchString(text) {
-		t.Errorf("Render returns a text that begins with %.300q, want a text that matches %s", text, want)
+		t.Errorf("Render = %.300q..., want a match for %s", text, want)
 	}
 	s.lab.Host().Exec("nft", "delete", "table", "netdev", "vipd")
 	cmd := exec.Command("nft", "-f", "-")
@@ -114,15 +113,15 @@ func TestDirectRender(t *testing.T) {
 		t.Fatalf("nft -f: %v\n%.2000s", err, out)
 	}
 	if diff := cmp.Diff(sortedLines(applied), sortedLines(list())); diff != "" {
-		t.Errorf("table loaded by nft (+) differs from the table created by Apply (-), want no difference:\n%.3000s", diff)
+		t.Errorf("difference between the table from Apply (-) and the table from nft (+), want none:\n%.3000s", diff)
 	}
 	if text, err := RenderDirect(nil); text != "" || err != nil {
-		t.Errorf("Render without frontends = %q, %v; want an empty text", text, err)
+		t.Errorf("Render without frontends = %q, %v; want \"\"", text, err)
 	}
 }
 
-// sortedLines sorts the lines of a listing, because the kernel lists elements in any order. It
-// omits the rules that nft can't read.
+// sortedLines sorts a listing's lines, because the kernel lists elements in any order. It omits the
+// rules that nft can't read.
 func sortedLines(list string) []string {
 	names := strings.NewReplacer("elements = {", "", "}", "", ",\n", "\n", "@nh,128,32", "ip daddr", "@nh,96,32", "ip saddr",
 		"@th,104,8 & 0x12 == 0x2", "tcp flags syn / syn,ack", "tcp dport", "th dport", "tcp sport", "th sport") // nft prints these rules differently if they were written through netlink
@@ -155,11 +154,11 @@ func TestDirectUnreportedFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := d.Apply(t.Context(), []dataplane.Change{{Key: nat.Key, New: &nat}}); err != nil {
-		t.Errorf("Apply of a frontend by nat = %v, want no error", err)
+		t.Errorf("Apply with a nat frontend = %v, want no error", err)
 	}
 	if reason, err := d.Intact(context.Background()); err == nil {
-		t.Errorf("Intact = %q without an error, want an error about the failure", reason)
+		t.Errorf("Intact = %q, nil; want an error about the failure", reason)
 	}
-	_ = d.Close(t.Context(), true) // this fails because direct is already closed
+	_ = d.Close(t.Context(), true) // Close fails because direct is already closed
 	s.start()
 }

@@ -20,7 +20,7 @@ import (
 	"vipd/test/wait"
 )
 
-// intact returns the reason that Intact returns. If Intact fails, it fails the test.
+// intact returns the reason from Intact.
 func (s *segment) intact() string {
 	s.Helper()
 	reason, err := s.d.Intact(s.Context())
@@ -48,8 +48,8 @@ func (s *segment) openTo(server string, key balancer.Key) net.Conn {
 	return nil
 }
 
-// echoes sends a number of bytes over a connection. It returns an error unless the server sends the
-// same bytes back.
+// echoes sends size bytes over a connection. It returns an error unless the server sends the same
+// bytes back.
 func echoes(c net.Conn, size int) error {
 	_ = c.SetDeadline(time.Now().Add(wait.Scaled(3 * time.Second)))
 	sent, got := bytes.Repeat([]byte("v"), size), make([]byte, size)
@@ -79,12 +79,12 @@ func TestDirectDrain(t *testing.T) {
 	drained.Backends = []balancer.Backend{{Addr: f.Backends[0].Addr, State: balancer.Draining}, f.Backends[1]}
 	s.apply(&drained)
 	if err := echoes(c, 100); err != nil {
-		t.Errorf("error of a connection to a draining server = %v, want nil", err)
+		t.Errorf("connection to a draining server: error = %v, want nil", err)
 	}
-	drained.DrainTimeout = time.Nanosecond // this applies only to drains that start later
+	drained.DrainTimeout = time.Nanosecond // applies only to drains that start later
 	s.apply(&drained)
 	if err := echoes(c, 100); err != nil {
-		t.Errorf("error of a connection after another change during the drain = %v, want nil", err)
+		t.Errorf("connection after another change during the drain: error = %v, want nil", err)
 	}
 	s.apply(f)
 	s.apply(&drained)
@@ -96,8 +96,8 @@ func TestDirectDrain(t *testing.T) {
 	}
 }
 
-// TestDirectDrainFragments drains a server of a UDP service. After the drain, this server must be
-// removed from the slots that are used for fragments.
+// TestDirectDrainFragments drains a server of a UDP service. After the drain, the slots for
+// fragments must not contain this server.
 func TestDirectDrainFragments(t *testing.T) {
 	s := newSegment(t, 2)
 	f := s.frontend(segmentVIPs[0], balancer.UDP, 1, 2)
@@ -124,18 +124,17 @@ func TestDirectClosing(t *testing.T) {
 	drained := *f
 	drained.Backends = []balancer.Backend{{Addr: f.Backends[0].Addr, State: balancer.Draining}, {Addr: f.Backends[1].Addr, State: balancer.Draining}}
 	s.apply(&drained)
-	s.lab.Host().AddAddr("lo", "10.96.0.1/32") // makes the host itself refuse connections that it does not forward
+	s.lab.Host().AddAddr("lo", "10.96.0.1/32") // the host then refuses connections that it does not forward
 	if err := echoes(c, 100); err != nil {
-		t.Errorf("error of an open connection while all servers drain = %v, want nil", err)
+		t.Errorf("open connection while all servers drain: error = %v, want nil", err)
 	}
 	if _, _, err := s.ask(f.Key); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("error of a new connection while all servers drain = %v, want a refusal", err)
+		t.Errorf("new connection while all servers drain: error = %v, want a refusal", err)
 	}
 }
 
-// TestDirectDevices serves a client on a device. The device is added, renamed, deleted and added
-// again. Whenever the device exists, the client must get answers from the VIP. Intact must not
-// report drift.
+// TestDirectDevices adds, renames, deletes and again adds a client's device. While the device
+// exists, the client must get answers from the VIP. Intact must never report drift.
 func TestDirectDevices(t *testing.T) {
 	s := newSegment(t, 1)
 	s.lab.Host().Sysctl("net.ipv4.ip_forward", "1")
@@ -152,7 +151,7 @@ func TestDirectDevices(t *testing.T) {
 		local.client = guest
 		c, a, err := local.ask(f.Key)
 		if err != nil || a.Local != f.Key.AddrPort() {
-			t.Fatalf("%s: answer = %v, error = %v; want an answer from the VIP", when, a, err)
+			t.Fatalf("%s: answer = %v, %v; want an answer from the VIP", when, a, err)
 		}
 		_ = c.Close()
 	}
@@ -164,14 +163,14 @@ func TestDirectDevices(t *testing.T) {
 		asks(when + " and renamed")
 		s.lab.Host().Exec("ip", "link", "delete", "renamed")
 		if reason := s.intact(); reason != "" {
-			t.Errorf("Intact after the device was deleted = %q, want no reason", reason)
+			t.Errorf("after the device was deleted: Intact = %q, want no reason", reason)
 		}
 		s.tally(f.Key, 2)
 	}
 }
 
-// TestDirectDeviceDown takes the endpoint's device down and up again. Another route also matches
-// the endpoint's address. The slots must stay the same, and an open connection must survive.
+// TestDirectDeviceDown takes an endpoint's device down and up again, while another route also
+// matches the endpoint's address. The slots must not change, and an open connection must survive.
 func TestDirectDeviceDown(t *testing.T) {
 	s := newSegment(t, 1)
 	s.lab.Link(s.lab.Host(), s.lab.Add("router"), "10.5.0.1/24", "10.5.0.2/24")
@@ -186,19 +185,19 @@ func TestDirectDeviceDown(t *testing.T) {
 	for _, state := range []string{"down", "up"} {
 		s.lab.Host().Exec("ip", "link", "set", "lan", state)
 		if reason := s.intact(); reason != "" {
-			t.Errorf("Intact while the device is %s = %q, want no reason", state, reason)
+			t.Errorf("device %s: Intact = %q, want no reason", state, reason)
 		}
 		if slots := s.lab.Host().Exec("nft", "list", "map", "netdev", "vipd", "slots4"); !strings.Contains(slots, "10.4.0.11") {
-			t.Errorf("slots while the device is %s = %s, want 10.4.0.11 to be in them", state, slots)
+			t.Errorf("device %s: slots = %s, want 10.4.0.11 among them", state, slots)
 		}
 	}
 	if err := echoes(c, 100); err != nil {
-		t.Errorf("error of the open connection = %v, want nil", err)
+		t.Errorf("open connection: error = %v, want nil", err)
 	}
 }
 
-// TestDirectFragments sends datagrams that are divided into fragments. While all UDP services of
-// the VIP have the same servers, these datagrams must arrive.
+// TestDirectFragments sends datagrams in fragments. They must arrive while all of the VIP's UDP
+// services have the same servers.
 func TestDirectFragments(t *testing.T) {
 	s := newSegment(t, 2)
 	s.apply(s.all(1, 2)...)
@@ -209,7 +208,7 @@ func TestDirectFragments(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := echoes(c, 3000); err != nil {
-			t.Errorf("%s: error of a datagram of 3000 bytes = %v, want nil", key, err)
+			t.Errorf("%s: datagram of 3000 bytes: error = %v, want nil", key, err)
 		}
 		_ = c.Close()
 	}
@@ -218,20 +217,19 @@ func TestDirectFragments(t *testing.T) {
 	nat.Key, nat.Forward = k, balancer.NATForward
 	s.apply(nat)
 	if out := s.lab.Host().Exec("nft", "list", "map", "netdev", "vipd", "fragments4"); strings.Contains(out, "elements") {
-		t.Errorf("slots for fragments while two services have different servers = %s, want none", out)
+		t.Errorf("two services with different servers: slots for fragments = %s, want none", out)
 	}
 }
 
-// TestDirectErrors sends ICMP messages that report a packet as too big. A server must receive the
-// message about its own connection. It must not receive a message that was sent to another address
-// than the VIP.
+// TestDirectErrors sends ICMP messages that report a packet as too big. A server must receive a
+// message about its own connection only if the message was sent to the VIP.
 func TestDirectErrors(t *testing.T) {
 	s := newSegment(t, 2)
 	f := s.frontend(segmentVIPs[0], balancer.TCP, 1, 2)
 	s.apply(f)
 	other := netip.MustParseAddr("10.96.0.2")
 	for _, ns := range s.servers {
-		ns.AddAddr("lo", netip.PrefixFrom(other, 32).String()) // the server has this address, so it would count messages to this address
+		ns.AddAddr("lo", netip.PrefixFrom(other, 32).String()) // the server would count messages that reach this address
 	}
 	for i, name := range []string{"s1", "s2", "s1", "s2"} {
 		port := netip.MustParseAddrPort(s.openTo(name, f.Key).LocalAddr().String()).Port()
@@ -243,7 +241,7 @@ func TestDirectErrors(t *testing.T) {
 	}
 }
 
-// icmpReceived returns the number of ICMP messages that the kernel of a namespace has received.
+// icmpReceived returns the number of ICMP messages that a namespace has received.
 func icmpReceived(s *segment, ns *lab.NS) (n int) {
 	s.Helper()
 	lines := strings.Split(ns.Exec("grep", "^Icmp:", "/proc/net/snmp"), "\n")
@@ -253,8 +251,8 @@ func icmpReceived(s *segment, ns *lab.NS) (n int) {
 	return n
 }
 
-// sendTooBig sends an ICMP error to the address to. The error reports that a packet from the VIP to
-// the given client port was too big.
+// sendTooBig sends an ICMP error to the address to. It reports that a packet from the VIP to the
+// client's port was too big.
 func (s *segment) sendTooBig(to, vip netip.Addr, port uint16) {
 	s.Helper()
 	client := s.address(vip, 2)
@@ -296,7 +294,7 @@ func TestDirectRepairs(t *testing.T) {
 		wait.For(t, 3*time.Second, fmt.Sprintf("Intact reports the damage of %q", script), func() bool { return s.intact() != "" })
 		s.repair()
 		if reason := s.intact(); reason != "" {
-			t.Errorf("Intact after the repair of %q = %q, want no reason", script, reason)
+			t.Errorf("after the repair of %q: Intact = %q, want no reason", script, reason)
 		}
 		for key := range s.applied {
 			s.tally(key, 2)
@@ -304,8 +302,8 @@ func TestDirectRepairs(t *testing.T) {
 	}
 }
 
-// TestDirectRestart closes a dataplane in a way that keeps its tables, and starts another
-// dataplane. A connection must continue. The second dataplane must be able to remove the service.
+// TestDirectRestart closes a dataplane but keeps its tables, and starts a second dataplane. A
+// connection must continue, and the second dataplane must be able to remove the service.
 func TestDirectRestart(t *testing.T) {
 	s := newSegment(t, 2)
 	s.apply(s.all(1, 2)...)
@@ -317,10 +315,10 @@ func TestDirectRestart(t *testing.T) {
 	s.tally(key, 2)
 	s.start()
 	if reason := s.intact(); reason != "" {
-		t.Errorf("Intact after the start = %q, want no reason", reason)
+		t.Errorf("after the restart: Intact = %q, want no reason", reason)
 	}
 	if err := echoes(c, 100); err != nil {
-		t.Errorf("error of a connection after the restart = %v, want nil", err)
+		t.Errorf("connection after the restart: error = %v, want nil", err)
 	}
 	var gone []dataplane.Change
 	for k := range s.applied {
@@ -334,8 +332,8 @@ func TestDirectRestart(t *testing.T) {
 	}
 }
 
-// TestDirectPartialRestart starts a second dataplane. It first applies a service that uses nat, and
-// then some of the services that use dr. All services must answer throughout.
+// TestDirectPartialRestart starts a second dataplane, and first applies a nat service, then some of
+// the dr services. All services must answer throughout.
 func TestDirectPartialRestart(t *testing.T) {
 	s := newSegment(t, 2)
 	all := s.all(1, 2)
@@ -368,7 +366,7 @@ func TestDirectPartialRestart(t *testing.T) {
 	}
 	s.apply(s.frontend(segmentVIPs[0], balancer.TCP, 1, 2))
 	if out := s.lab.Host().Exec("nft", "list", "chains", "netdev"); strings.Contains(out, "restricted") {
-		t.Errorf("chains at the end = %s, want no chain that is not needed", out)
+		t.Errorf("chains at the end = %s, want no unused chain", out)
 	}
 }
 
@@ -401,8 +399,8 @@ func TestDirectHopLimit(t *testing.T) {
 	}
 }
 
-// TestDirectCounts opens connections, and then removes a server. The connections of each server
-// must be counted, including those of the removed server.
+// TestDirectCounts opens connections, and then removes a server. Each server's connections must be
+// counted, including the removed server's.
 func TestDirectCounts(t *testing.T) {
 	s := newSegment(t, 2)
 	f := s.frontend(segmentVIPs[0], balancer.TCP, 1, 2)

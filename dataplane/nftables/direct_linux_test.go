@@ -19,7 +19,7 @@ import (
 )
 
 // segment is a network with a client, the host, and servers. The servers have the VIPs, but do not
-// answer ARP requests for them. They answer the client directly.
+// answer ARP requests for them. They reply to the client directly.
 type segment struct {
 	*testing.T
 	lab     *lab.Lab
@@ -30,8 +30,8 @@ type segment struct {
 	applied map[balancer.Key]*balancer.Frontend
 }
 
-// These are the VIPs, and the prefixes of all other addresses in the segment. The host has the
-// number 1, the client has the number 2, and servers have numbers from 11.
+// These are the VIPs, and the prefixes of all other addresses in the segment. An address ends in
+// the machine's number: 1 for the host, 2 for the client, and 11 or more for servers.
 var (
 	segmentVIPs = []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd00:96::1")}
 	segmentNets = []string{"10.4.0.", "fd04::"}
@@ -67,13 +67,13 @@ func newSegment(t *testing.T, servers int) *segment {
 			t.Error(err)
 		}
 		if out, _ := exec.Command("nft", "list", "tables").CombinedOutput(); strings.Contains(string(out), "vipd") {
-			t.Errorf("tables after Close = %s, want no tables of vipd", out)
+			t.Errorf("tables after Close = %s, want none of vipd's tables", out)
 		}
 	})
 	return s
 }
 
-// start opens a dataplane, which adopts the tables of the previous dataplane.
+// start opens a dataplane, which adopts the previous dataplane's tables.
 func (s *segment) start() {
 	s.Helper()
 	d, err := New(s.options())
@@ -113,7 +113,6 @@ func (s *segment) repair() {
 	}
 }
 
-// apply applies frontends.
 func (s *segment) apply(frontends ...*balancer.Frontend) {
 	s.Helper()
 	var batch []dataplane.Change
@@ -138,7 +137,7 @@ func (s *segment) frontend(vip netip.Addr, proto balancer.Protocol, servers ...i
 	return f
 }
 
-// address returns the address of the host with number n, in the family of a VIP.
+// address returns machine n's address, in the VIP's family.
 func (s *segment) address(vip netip.Addr, n int) netip.Addr {
 	if vip.Is4() {
 		return netip.MustParseAddr(fmt.Sprint(segmentNets[0], n))
@@ -146,7 +145,7 @@ func (s *segment) address(vip netip.Addr, n int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf("%s%x", segmentNets[1], n))
 }
 
-// all returns frontends for all VIPs and protocols.
+// all returns a frontend for each VIP and protocol.
 func (s *segment) all(servers ...int) (all []*balancer.Frontend) {
 	for _, vip := range segmentVIPs {
 		for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
@@ -168,7 +167,7 @@ func (s *segment) ask(key balancer.Key) (net.Conn, lab.Answer, error) {
 	return c, a, err
 }
 
-// tally opens n connections, and returns the number of answers from each server.
+// tally opens n connections, and counts the answers from each server.
 func (s *segment) tally(key balancer.Key, n int) map[string]int {
 	s.Helper()
 	all := map[string]int{}
@@ -179,21 +178,21 @@ func (s *segment) tally(key balancer.Key, n int) map[string]int {
 		}
 		_ = c.Close()
 		if a.Local != key.AddrPort() || a.Client.Addr() != s.address(key.Addr, 2) {
-			s.Fatalf("%s: server %s sees the destination %s and the source %s, want the VIP and the client", key, a.Server, a.Local, a.Client)
+			s.Fatalf("%s: server %s sees destination %s and source %s, want the VIP and the client", key, a.Server, a.Local, a.Client)
 		}
 		all[a.Server]++
 	}
 	return all
 }
 
-// TestDirectForwarding sends requests to services of both families and protocols. All servers must
-// answer. They must see the VIP as the destination, and the client's own address as the source.
+// TestDirectForwarding sends requests to TCP and UDP services of both families. All servers must
+// answer, and must see the VIP as the destination and the client's own address as the source.
 func TestDirectForwarding(t *testing.T) {
 	s := newSegment(t, 2)
 	s.apply(s.all(1, 2)...)
 	for key := range s.applied {
 		got := s.tally(key, 40)
-		if key.Proto == balancer.UDP { // with dr, the server for UDP depends only on the client's address
+		if key.Proto == balancer.UDP { // with dr, a UDP client's server depends only on the client's address
 			if len(got) != 1 {
 				t.Errorf("%s: servers that answer = %v, want one", key, got)
 			}
@@ -204,7 +203,7 @@ func TestDirectForwarding(t *testing.T) {
 	s.apply(s.all(2)...)
 	for key := range s.applied {
 		if got := s.tally(key, 5); got["s2"] != 5 {
-			t.Errorf("%s: servers that answer after the removal of s1 = %v, want only s2", key, got)
+			t.Errorf("after the removal of s1: %s: servers that answer = %v, want only s2", key, got)
 		}
 	}
 }

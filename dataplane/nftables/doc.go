@@ -1,5 +1,5 @@
 // Package nftables forwards frontends with maps of nf_tables: the kernel translates destinations,
-// and no packet passes this process. The cost of a packet and of a change does not depend on the
+// and no packet passes this process. Neither a packet's cost nor a change's cost depends on the
 // number of services.
 //
 // Each family has a table, vipd. Its chains are of type nat, so they only see the first packet of a
@@ -25,26 +25,26 @@
 //	pass-1                lets the connection of a withdrawn frontend continue unchanged
 //	postrouting           clears the packet's priority, in which chains keep the id; exists while any frontend has ids
 //
-// All frontends with the same number of slots share a chain. The number of a backend's slots
-// depends on its weight (slots.go). Each port range has its own chain, because the number of the
-// range is a constant in the rules. So a change to endpoints only replaces elements, in one netlink
-// message. It creates a chain only for the first frontend with that number of slots.
+// All frontends with the same number of slots share a chain. A backend's number of slots depends on
+// its weight (slots.go). Each port range has its own chain, because the range's number is a
+// constant in the rules. So a change to endpoints only replaces elements, in one netlink message. A
+// chain is created only for the first frontend with a number of slots.
 //
 // The map range-targets has an element for each port of a moved range. The kernel can also add an
 // offset to the port (NF_NAT_RANGE_PROTO_OFFSET). But it then chooses the next port if a flow with
 // the translated addresses exists, such as a flow from the same client port to another frontend. So
 // the client would reach the wrong port of the endpoint.
 //
-// A packet makes several lookups, and may see two generations of the rules. So the transaction that
-// deletes slots follows a moment after the transaction that stops chains from choosing them
-// (apply_linux.go).
+// A packet makes several lookups, and may see the rules before and after a transaction. So the
+// transaction that deletes slots follows a moment after the transaction that stops chains from
+// choosing them (apply_linux.go).
 //
 // Once a second, a check asks the kernel for the number of the last transaction. If other programs
-// have committed since then, vipd's whole table is read and compared: the rules by their handles,
-// elements by their content (observe_linux.go). After a restart, the existing table is adopted, and
-// only differences are written.
+// have committed since then, vipd reads its whole table and compares it: rules by handle, elements
+// by content (observe_linux.go). After a restart, vipd adopts the existing table and writes only
+// differences.
 //
 // This package does not handle addresses, source ranges, refusals, masquerading and accepting,
-// which belong to the guard (vipd/dataplane/guard). Established connections, and the end of
-// connections to removed backends, belong to vipd/dataplane/internal/dnat.
+// which belong to the guard (vipd/dataplane/guard). vipd/dataplane/internal/dnat handles
+// established connections, and ends connections to removed backends.
 package nftables

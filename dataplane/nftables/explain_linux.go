@@ -36,8 +36,8 @@ func (d *Dataplane) Explain(_ context.Context, f *balancer.Frontend, client neti
 	return mixed(x, q.out, rest), errors.Join(err, conn.Close())
 }
 
-// mixed returns the explanation of connections that NAT serves with probability rest. direct
-// explains the others.
+// mixed combines two explanations: nat for the connections that NAT serves, with probability rest,
+// and direct for all other connections.
 func mixed(direct, nat dataplane.Explanation, rest float64) dataplane.Explanation {
 	if rest == 1 {
 		if direct.Choice != "" {
@@ -82,7 +82,7 @@ func (x *elementQuery) explain() error {
 	return x.findShares()
 }
 
-// findChain looks up the chain that the packets of the frontend reach.
+// findChain looks up the chain that the frontend's packets reach.
 func (x *elementQuery) findChain() error {
 	if x.f.Key.Port.IsRange() {
 		return x.findRange()
@@ -122,7 +122,8 @@ func (x *elementQuery) findRange() error {
 	return x.findTargets()
 }
 
-// findTargets looks up the endpoints' ports for a moved range.
+// findTargets looks up the endpoints' ports for a moved range, which endpoints serve on other
+// ports.
 func (x *elementQuery) findTargets() error {
 	if len(x.form.targets) == 0 {
 		return nil
@@ -144,7 +145,7 @@ func (x *elementQuery) findTargets() error {
 	return err
 }
 
-// backendOf decodes the value of an element of the frontend.
+// backendOf decodes an element's value as one of the frontend's backends.
 func (x *elementQuery) backendOf(b []byte) netip.AddrPort {
 	first := x.f.Key.Port.First()
 	return backendOf(x.f.Key, b, cmp.Or(x.form.targets[first], first))
@@ -172,7 +173,7 @@ func (x *elementQuery) findSticky() error {
 	return err
 }
 
-// findClient returns the client's element for the memory m in the map sticky.
+// findClient returns the client's element in the map sticky, for the memory m.
 func (x *elementQuery) findClient(m memory) ([]nft.FoundElem, error) {
 	who, c := nft.Bytes{}.Addr(x.f.AffinityClient(x.client)), x.form.choice
 	if m.wide {

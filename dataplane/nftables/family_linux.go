@@ -16,7 +16,7 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// familyTable is the known state of a family's table in the kernel.
+// familyTable is what vipd knows about a family's table in the kernel.
 type familyTable struct {
 	schema *schema
 	mark   uint32
@@ -26,13 +26,14 @@ type familyTable struct {
 	mu sync.Mutex // guards the fields below
 	// fronts holds the frontends in the kernel.
 	fronts map[balancer.Key]*front
-	// chains holds the chains that choose, with the number of frontends that use each. unused lists
-	// the chains that no frontend used when the table was read. The next change deletes them.
+	// chains holds the chains that choose a backend, each with its number of users (frontends).
+	// unused lists the chains that no frontend used when the table was read. The next change
+	// deletes them.
 	chains map[string]*chain
 	unused []string
-	// last is the highest number of any chain.
+	// last is the highest chain number.
 	last uint32
-	// sound reports whether the table was read since the last failure, and matches fronts and
+	// sound reports whether the table has been read since the last failure and matches fronts and
 	// chains.
 	sound bool
 	// damage describes damage that was found since the last transaction that wrote the shared
@@ -53,23 +54,23 @@ type front struct {
 	digest, stored dataplane.Digest
 	choice         choice
 	label          string
-	// number is the value of the frontend's element in frontends, or 0 if the element is missing.
-	// chain is the chain with that number.
+	// number is the frontend's value in the map frontends, or 0 if it has none. chain is the chain
+	// with that number.
 	number uint32
 	chain  string
-	// eps and slots hold the values of the frontend's elements in the maps of these names, by
-	// number. A choice uses only one of the two maps. ids maps ids to backends.
+	// eps and slots hold the frontend's values in the maps with these names, by slot number. A
+	// choice uses only one of the two maps. ids maps ids to backends.
 	eps   []netip.AddrPort
 	slots []uint32
 	ids   map[uint32]netip.AddrPort
 	// open holds the open parts of the frontend's range. Each part has an element with the label in
-	// ranges. number is then 0, and chain is the chain of the range.
+	// the map ranges. For a range, number is 0, and chain is the range's chain.
 	open []balancer.PortRange
 	// targets holds the frontend's elements in range-targets.
 	targets map[uint16]uint16
 }
 
-// firstTarget returns the first port of the frontend's backends, if k has a range of ports.
+// firstTarget returns the first of the backends' ports if k has a port range.
 func (f *front) firstTarget(k balancer.Key) uint16 {
 	return cmp.Or(f.targets[k.Port.First()], k.Port.First())
 }
@@ -88,11 +89,11 @@ func (f *front) uses() (all []string) {
 	return all
 }
 
-// chain is a chain that chooses a backend, or the chain clearing.
+// chain is a chain that chooses a backend, or the chain that clears ids (clearing).
 type chain struct {
 	users int
-	// number is the chain's number in choices; 0 means none. The number of the chain "unserved",
-	// which always exists, is not stored.
+	// number is the chain's number in the map choices; 0 means none. The number of the chain
+	// "unserved", which always exists, is not stored.
 	number uint32
 	// choice describes the chain's rules. It is the zero value if an earlier process left the
 	// chain.
@@ -117,7 +118,7 @@ func newFamily(f nft.TableFamily, mark uint32) (*familyTable, error) {
 	return y, nil
 }
 
-// forget resets the known state, so the table must be read before the next change.
+// forget resets y, so the table must be read before the next change.
 func (y *familyTable) forget() {
 	y.fronts = map[balancer.Key]*front{}
 	y.chains = map[string]*chain{}
@@ -133,7 +134,7 @@ func (y *familyTable) commit(ctx context.Context, tx *nft.Tx) error {
 	}
 	var refused *nft.Error
 	conflict := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY)
-	if err != nil && (conflict || !errors.As(err, &refused)) { // after another refusal, the table is unchanged
+	if err != nil && (conflict || !errors.As(err, &refused)) { // after any other refusal, the table is unchanged
 		y.markUnknownLocked(err)
 	}
 	if tx.Len() > 0 && (err == nil || errors.Is(err, nft.ErrBusy)) {
@@ -143,14 +144,14 @@ func (y *familyTable) commit(ctx context.Context, tx *nft.Tx) error {
 	return err
 }
 
-// markUnknownLocked records that the table may differ from fronts and chains, even for frontends
-// that were not changed.
+// markUnknownLocked records that the table may differ from fronts and chains, even for unchanged
+// frontends.
 func (y *familyTable) markUnknownLocked(err error) {
 	y.sound, y.doubt = false, fmt.Sprintf("the state of table %s is unknown after an error: %v", y.schema.table, err)
 }
 
-// remove deletes the table. It first stops translation, and then reads the counters for the last
-// time, so that every translated connection is counted.
+// remove deletes the table. It stops translation before it reads the counters for the last time, so
+// every translated connection is counted.
 func (y *familyTable) remove() error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -158,7 +159,7 @@ func (y *familyTable) remove() error {
 	for _, b := range y.schema.baseChains(y.mark) {
 		tx.FlushChain(y.schema.table, b.Name)
 	}
-	_ = y.table.Conn.Commit(&tx) // the commit fails if the table or a chain is missing, which the next steps also detect
+	_ = y.table.Conn.Commit(&tx) // fails if the table or a chain is missing, which the next steps also detect
 	y.countLastLocked()
 	err := y.table.Remove()
 	if err == nil {

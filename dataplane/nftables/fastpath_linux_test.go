@@ -64,7 +64,7 @@ func newFastNetwork(t *testing.T) *fastRig {
 	return r
 }
 
-// start starts vipd without services. The fast path uses the given devices.
+// start starts vipd without services. The fast path uses these devices.
 func (r *fastRig) start(hardware bool, devices ...string) {
 	r.Helper()
 	o := options()
@@ -83,7 +83,7 @@ func (r *fastRig) start(hardware bool, devices ...string) {
 	r.host, r.d = h, d
 }
 
-// apply makes vipd serve exactly the frontends with these keys.
+// apply makes vipd serve only the frontends with these keys.
 func (r *fastRig) apply(keys ...string) {
 	r.Helper()
 	var want balancer.Desired
@@ -126,12 +126,12 @@ func (r *fastRig) open(network, to string) net.Conn {
 	return c
 }
 
-// exchange sends and receives bytes the given number of times.
+// exchange sends bytes to the server and receives its reply, repeatedly.
 func (r *fastRig) exchange(c net.Conn, times int) {
 	r.Helper()
 	for range times {
 		if err := echo(c); err != nil {
-			r.Fatalf("error of an exchange with s1 = %v, want nil", err)
+			r.Fatalf("exchange with s1: error = %v, want nil", err)
 		}
 	}
 }
@@ -168,9 +168,9 @@ func (r *fastRig) flow(c net.Conn) (flow conntrack.Flow) {
 	return flow
 }
 
-// checkFast waits until the flowtable forwards the connection or, if want is false, no longer
-// forwards it. While it waits, it exchanges packets, because only a packet can add the connection
-// to the flowtable.
+// checkFast waits until the flowtable forwards the connection or, if want is false, until it no
+// longer does. It keeps exchanging packets, because only a packet can add the connection to the
+// flowtable.
 func (r *fastRig) checkFast(c net.Conn, want bool) {
 	r.Helper()
 	lab.Eventually(r, time.Second, "the connection's path", func() error {
@@ -204,8 +204,7 @@ func TestFastPathWithoutFlowtables(t *testing.T) {
 }
 
 // TestIPVSFastPath opens connections on a gateway with a fast path. After a connection's first
-// packets, the flowtable must forward it. vipd must list, count and end such connections like all
-// others.
+// packets, the flowtable must forward it. vipd must also list, count and end this connection.
 func TestIPVSFastPath(t *testing.T) {
 	lab.NeedIPVS(t) // the emulated guest that has IPVS also has flowtables
 	r := newFastRig(t, "client", "s1", "spare")
@@ -235,7 +234,7 @@ func (r *fastRig) checkListed(network, vip string) {
 		r.Errorf("connection = %+v, want an established TCP connection or a UDP flow that is not idle", after)
 	}
 	if after.In <= before.In || after.Out <= before.Out {
-		r.Errorf("bytes from and to the client = %d and %d, want more than %d and %d", after.In, after.Out, before.In, before.Out)
+		r.Errorf("bytes from the client, to the client = %d, %d; want more than %d, %d", after.In, after.Out, before.In, before.Out)
 	}
 	lab.Eventually(r, 5*time.Second, "the counters", func() error {
 		all := r.d.Counters()
@@ -246,14 +245,13 @@ func (r *fastRig) checkListed(network, vip string) {
 	})
 	n, err := r.d.Kill(r.Context(), dataplane.ConnectionQuery{Frontend: after.Frontend, Client: after.Client})
 	if n != 1 || err != nil {
-		r.Fatalf("connections ended by Kill = %d, %v; want 1", n, err)
+		r.Fatalf("Kill = %d, %v; want 1 connection", n, err)
 	}
 	if err := echo(c); err == nil && network == "tcp" {
-		r.Errorf("the killed connection still answers, want a reset")
+		r.Errorf("killed connection still works, want a reset")
 	}
 }
 
-// connection returns the entry for a client's connection in vipd's list of connections.
 func (r *fastRig) connection(c net.Conn) (found dataplane.Connection) {
 	r.Helper()
 	err := r.d.Connections(r.Context(), dataplane.ConnectionQuery{}, func(x *dataplane.Connection) error {
@@ -263,13 +261,13 @@ func (r *fastRig) connection(c net.Conn) (found dataplane.Connection) {
 		return nil
 	})
 	if err != nil || !found.Client.IsValid() {
-		r.Fatalf("entry for the connection = %+v, error = %v; want an entry", found, err)
+		r.Fatalf("connection in the list = %+v, %v; want the connection", found, err)
 	}
 	return found
 }
 
 // checkDevices renames and removes devices while a connection is open. The connection must
-// continue. Whenever the flowtable has both devices, the connection must use the fast path.
+// continue. While the flowtable has both devices, the connection must use the fast path.
 func (r *fastRig) checkDevices(t *testing.T) {
 	x := *r
 	x.T = t
@@ -313,7 +311,7 @@ func (r *fastRig) devices() string {
 	return r.lab.Host().Exec("nft", "list", "flowtable", "ip", "vipd-guard", "fast")
 }
 
-// checkEnd switches to a mode that has no fast path, and then runs Cleanup. Neither may end an open
+// checkEnd switches to a mode without a fast path, and then runs Cleanup. Neither may end an open
 // connection. Cleanup must restore the sysctl.
 func (r *fastRig) checkEnd(t *testing.T) {
 	x := *r
@@ -337,7 +335,7 @@ func (r *fastRig) checkEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if acct := x.lab.Host().ReadSysctl("net.netfilter.nf_conntrack_acct"); acct != "0" {
-		t.Errorf("nf_conntrack_acct = %s after Cleanup with the steps %q, want 0", acct, steps)
+		t.Errorf("after Cleanup: nf_conntrack_acct = %s, want 0; steps = %q", acct, steps)
 	}
 }
 
@@ -352,7 +350,7 @@ func TestIPVSFastPathHardware(t *testing.T) {
 	c := r.open("tcp", "10.96.0.10:80")
 	r.exchange(c, 20)
 	if r.flow(c).Status.Has(conntrack.Offloaded) {
-		t.Error("a connection through devices that refuse offload is listed as offloaded, want it not offloaded")
+		t.Error("a connection through devices that refuse offload is listed as offloaded")
 	}
 	problems := r.host.Problems()
 	for i, name := range []string{"client", "s1"} {
@@ -362,12 +360,12 @@ func TestIPVSFastPathHardware(t *testing.T) {
 	}
 }
 
-// maxFastShare is the maximum ratio between the cost of a packet in the fast path and its cost
-// without the fast path. The cost of a packet that is only routed is first subtracted from both.
+// maxFastShare limits the cost of a packet in the fast path, as a fraction of its cost without the
+// fast path. Both costs exclude the cost of routing alone.
 const maxFastShare = 0.45
 
 // TestIPVSFastPathCost sends packets of an established flow in three ways: routed without
-// netfilter, translated by vipd, and in the fast path. It compares the costs of a packet. In the
+// netfilter, translated by vipd, and in the fast path. It compares the cost per packet. In the
 // emulated guest, time is proportional to the number of executed instructions.
 func TestIPVSFastPathCost(t *testing.T) {
 	lab.NeedIPVS(t)
@@ -400,9 +398,8 @@ func TestIPVSFastPathCost(t *testing.T) {
 	}
 }
 
-// cost returns the time in nanoseconds that each packet of a flow needs. sink answers the flow's
-// first packets. It does not read the packets that are measured, so their cost ends when they reach
-// its socket.
+// cost returns a flow's time per packet in nanoseconds. sink replies to the flow's first packets.
+// It does not read the measured packets, so their cost does not include the receiver.
 func (r *fastRig) cost(to string, sink net.PacketConn) float64 {
 	r.Helper()
 	c, err := r.client.Dial(r.Context(), "udp", to)

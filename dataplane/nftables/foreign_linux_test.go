@@ -23,14 +23,14 @@ import (
 	"vipd/test/wait"
 )
 
-// foreignHistory is a dataplane, with another program that damages its table before some changes.
+// foreignHistory is a dataplane, and a simulated program that damages its table before some
+// changes.
 type foreignHistory struct {
 	*testing.T
 	r    *rand.Rand
 	d    *Dataplane
 	want map[balancer.Key]*balancer.Frontend
-	// rules holds the rules of each chain, as they were when the chain first appeared in an
-	// undamaged table.
+	// rules holds each chain's rules when it first appeared in an undamaged table.
 	rules map[string]string
 }
 
@@ -98,7 +98,7 @@ func TestLargeEdits(t *testing.T) {
 		slots += len(f.slots)
 	}
 	if made := y.epoch - before; len(y.fronts) != frontends || slots <= 2*maxBatchElements || made < uint64(slots/maxBatchElements) {
-		t.Errorf("frontends = %d, slots = %d, transactions = %d, want all frontends in several transactions", len(y.fronts), slots, made)
+		t.Errorf("frontends = %d, slots = %d, transactions = %d; want all frontends in several transactions", len(y.fronts), slots, made)
 	}
 	if err := d.Close(context.Background(), false); err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func (h *foreignHistory) edit() (batch []dataplane.Change) {
 	schedulers := []balancer.Scheduler{balancer.RoundRobin, balancer.Random, balancer.SourceHash}
 	f := fake.Frontend(fmt.Sprintf("10.96.0.%d:80", 1+h.r.IntN(4)))
 	if h.r.IntN(4) == 0 {
-		f = fake.Frontend("10.96.0.5:7000-7003") // moved to 8080-8083
+		f = fake.Frontend("10.96.0.5:7000-7003") // its endpoints serve the ports 8080-8083
 		f.Open = []balancer.PortRange{f.Key.Port}
 	}
 	f.Scheduler, f.Backends = schedulers[h.r.IntN(len(schedulers))], nil
@@ -147,7 +147,6 @@ func (h *foreignHistory) damage() string {
 	return script
 }
 
-// chains returns the names of the chains that exist in the table.
 func (h *foreignHistory) chains() (names []string) {
 	h.Helper()
 	for _, m := range regexp.MustCompile(`(?m)^\tchain (\S+) `).FindAllStringSubmatch(h.listed(), -1) {
@@ -165,8 +164,8 @@ func (h *foreignHistory) listed() string {
 	return string(out)
 }
 
-// intact returns the reason that Intact returns. It makes Intact check again, even if a check has
-// just ended.
+// intact returns the reason from Intact. It makes Intact check again, even immediately after a
+// check.
 func (h *foreignHistory) intact() string {
 	h.Helper()
 	for _, y := range h.d.families {
@@ -203,16 +202,16 @@ func (h *foreignHistory) repair() {
 	reason := h.intact()
 	seen, err = h.d.Observe(h.Context())
 	if reason != "" || err != nil || len(seen.Damage) > 0 {
-		h.Fatalf("after the repair: Intact = %q, damage = %q, error = %v; want none of these", reason, seen.Damage, err)
+		h.Fatalf("after the repair: Intact = %q, damage = %q, error = %v; want none", reason, seen.Damage, err)
 	}
 }
 
-// check verifies that the kernel maps each frontend to its backends, and that all chains have their
+// check checks that the kernel maps each frontend to its backends, and that all chains have their
 // original rules.
 func (h *foreignHistory) check(at string) {
 	h.Helper()
 	listed := h.listed()
-	slots := map[string]int{} // number of slots of each chain that chooses only for a single frontend
+	slots := map[string]int{} // slots of each chain that belongs to a single frontend
 	for key, f := range h.want {
 		slots[render(f).choice.chain(key)] = len(render(f).slots)
 	}
@@ -233,7 +232,7 @@ func (h *foreignHistory) check(at string) {
 	}
 	for name, c := range y.chains {
 		if c.users > 0 && name != unserved && (c.choice == choice{} || c.number == 0 && name != clearing && c.choice.ports == 0) {
-			h.Fatalf("%s: chain %s would be written again, want the dataplane to know that it exists: %+v", at, name, *c)
+			h.Fatalf("%s: chain %s would be written again, want it known: %+v", at, name, *c)
 		}
 	}
 	found := y.frontsOf(&k)
@@ -252,7 +251,6 @@ func (h *foreignHistory) check(at string) {
 	}
 }
 
-// backends returns the backends in the slots of the frontend.
 func (f *front) backends() []netip.AddrPort {
 	all := slices.Clone(f.eps)
 	for _, id := range f.slots {
@@ -261,9 +259,9 @@ func (f *front) backends() []netip.AddrPort {
 	return all
 }
 
-// TestComparesAfterFailedTransactions makes transactions fail. After the kernel has refused a
-// transaction, Intact must still detect damage. If it is unknown whether a transaction took effect,
-// Intact must report this, so the table is compared.
+// TestComparesAfterFailedTransactions makes transactions fail. After a refused transaction, Intact
+// must still detect damage. If a transaction may have taken effect, Intact must return a reason, so
+// the table is compared.
 func TestComparesAfterFailedTransactions(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -282,16 +280,16 @@ func TestComparesAfterFailedTransactions(t *testing.T) {
 		y.mu.Lock()
 		defer y.mu.Unlock()
 		if err := y.commit(t.Context(), &tx); err == nil {
-			t.Error("error of the transaction = nil, want an error")
+			t.Error("commit = nil, want an error")
 		}
 	}
 	fails()
 	if reason := h.intact(); reason != "" {
-		t.Errorf("Intact after a refused transaction = %s, want no reason", reason)
+		t.Errorf("after a refused transaction: Intact = %s, want no reason", reason)
 	}
 	load(t, "delete table ip vipd")
 	if h.intact() == "" {
-		t.Error("Intact after a refused transaction returns no reason, want a reason about the missing table")
+		t.Error("after a refused transaction: Intact = \"\", want a reason about the missing table")
 	}
 	h.repair()
 	if err := y.table.Conn.Close(); err != nil {
@@ -299,13 +297,13 @@ func TestComparesAfterFailedTransactions(t *testing.T) {
 	}
 	fails()
 	if h.intact() == "" {
-		t.Error("Intact after a transaction with an unknown outcome returns no reason, want a reason")
+		t.Error("after a transaction with an unknown outcome: Intact = \"\", want a reason")
 	}
 	load(t, "delete table ip vipd")
 }
 
-// TestOtherVersion starts while the kernel has the table of another vipd version, which has other
-// maps. The dataplane must replace this table.
+// TestOtherVersion starts while the kernel has an earlier version's table, which has other maps.
+// The dataplane must replace this table.
 func TestOtherVersion(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")

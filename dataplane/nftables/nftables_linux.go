@@ -66,7 +66,7 @@ func (d *Dataplane) closeFamilies() (failed error) {
 	return failed
 }
 
-// family returns the table for a frontend's family.
+// family returns the table of a frontend's family.
 func (d *Dataplane) family(k balancer.Key) *familyTable {
 	if k.Addr.Is4() {
 		return d.families[0]
@@ -94,7 +94,7 @@ func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return dnat.
 func (d *Dataplane) Close(_ context.Context, keep bool) (failed error) {
 	for _, y := range d.families {
 		if keep {
-			y.readings.Renew() // makes the next call of Counters read the kernel, while this is still possible
+			y.readings.Renew() // makes the next call to Counters read the kernel, while this is still possible
 			y.counted()
 			continue
 		}
@@ -112,8 +112,9 @@ func Cleanup(dry bool) (done []string, err error) {
 	return nft.Cleanup(dry, tableName, trialName)
 }
 
-// RenderDirect returns the table that forwards frontends with forward = "dr", as input of "nft -f
-// -". It depends on the devices and routes of this host, and returns "" without such frontends.
+// RenderDirect returns the table that forwards frontends with forward = "dr", as input for
+// "nft -f -". It depends on this host's devices and routes, and returns "" if there are no such
+// frontends.
 func RenderDirect(frontends []*balancer.Frontend) (string, error) { return direct.Render(frontends) }
 
 // trialName is the table that a trial creates and deletes.

@@ -17,5 +17,5 @@ func New(Options) (dataplane.Dataplane, error) {
 // Cleanup does nothing.
 func Cleanup(bool) ([]string, error) { return nil, nil }
 
-// RenderDirect returns "", because the routes of this host are unknown.
+// RenderDirect returns "", because this host's routes are unknown.
 func RenderDirect([]*balancer.Frontend) (string, error) { return "", nil }

@@ -85,20 +85,18 @@ func (y *familyTable) brokenLocked(name string) bool {
 	return c == nil || y.sound && name != unserved && c.choice == choice{}
 }
 
-// tableDump is the content of a table.
+// tableDump is the content of a table, as read from the kernel.
 type tableDump struct {
 	shape nft.Shape
 	sets  []nft.Found
 	elems map[*nft.Set][]nft.FoundElem
 }
 
-// of returns the elements of two corresponding maps: the map for single ports, and the map for
-// ranges.
+// of returns the elements of two corresponding maps, for single ports and for ranges.
 func (k *tableDump) of(single, ranged *nft.Set) []nft.FoundElem {
 	return append(k.elems[single], k.elems[ranged]...)
 }
 
-// readAll reads the table with its chains, maps and elements.
 func (y *familyTable) readAll() (k tableDump, err error) {
 	return k, y.table.ReadConsistent(func() error {
 		x, c := y.schema.table, y.table
@@ -119,9 +117,9 @@ func (y *familyTable) readAll() (k tableDump, err error) {
 	})
 }
 
-// readLocked reads the table, adopts its content, and returns how it differs from the last written
-// state. Changed frontends get the digest 0 and keep their elements, so the next Apply writes the
-// difference.
+// readLocked reads the table, adopts its content, and returns how it differs from what was last
+// written. A changed frontend gets the digest 0 and keeps its elements, so the next Apply writes
+// only the difference.
 func (y *familyTable) readLocked() (damage string, err error) {
 	k, err := y.readAll()
 	if err == nil && len(y.chains) == 0 && y.otherVersion(&k) {
@@ -180,26 +178,26 @@ func (y *familyTable) readLocked() (damage string, err error) {
 	return damage, nil
 }
 
-// same reports whether a frontend that was read equals f, as it was last written.
+// same reports whether the frontend read from the kernel equals f, which was last written.
 func (f *front) same(read *front) bool {
 	return f.number == read.number && f.chain == read.chain && f.stored == read.stored && f.label == read.label &&
 		slices.Equal(f.eps, read.eps) && slices.Equal(f.slots, read.slots) && maps.Equal(f.ids, read.ids) && slices.Equal(f.open, read.open) && maps.Equal(f.targets, read.targets)
 }
 
-// otherVersion reports whether the table contains unknown maps. If so, another version of vipd
-// created the table, which must be replaced.
+// otherVersion reports whether the table contains unknown maps. If so, an earlier version created
+// the table, and it must be replaced.
 func (y *familyTable) otherVersion(k *tableDump) bool {
 	return slices.ContainsFunc(k.sets, func(found nft.Found) bool {
 		return !slices.ContainsFunc(y.schema.sets(), func(s *nft.Set) bool { return s.Name == found.Name })
 	})
 }
 
-// foreignNumber is never the number of a chain, because numbers are assigned in sequence.
+// foreignNumber is never a chain's number, because numbers are assigned in sequence.
 const foreignNumber = math.MaxUint32
 
-// adoptNumbers keeps the numbers of known chains, and reads the numbers of other chains from the
-// map choices. It reports whether the map still matches the last known chains. If not, the map is
-// written again with these numbers, so frontends can stay unchanged.
+// adoptNumbers keeps known chains' numbers, and reads other chains' numbers from the map choices.
+// It reports whether the map still matches the last known chains. If not, the map is written again
+// with these numbers, so frontends can stay unchanged.
 func (y *familyTable) adoptNumbers(k *tableDump, last map[string]*chain) bool {
 	want := map[uint32]string{unservedNumber: unserved}
 	for name, c := range last {
@@ -225,16 +223,16 @@ func (y *familyTable) adoptNumbers(k *tableDump, last map[string]*chain) bool {
 	return same
 }
 
-// reserveNumbers makes the numbers of new chains start above n, unless another program's number is
-// so high that numbers would run out.
+// reserveNumbers makes new chains' numbers start above n, unless another program's number is so
+// high that numbers would run out.
 func (y *familyTable) reserveNumbers(n uint32) {
 	if n < foreignNumber/2 {
 		y.last = max(y.last, n)
 	}
 }
 
-// numberIn decodes the number of a chain, or the id of a backend. It returns foreignNumber for
-// invalid values, so that they are replaced.
+// numberIn decodes a chain's number or a backend's id. It returns foreignNumber for an invalid
+// value, so that the value is replaced.
 func numberIn(b []byte) uint32 {
 	if len(b) < 4 { // the catch-all element has no key
 		return foreignNumber
@@ -245,9 +243,9 @@ func numberIn(b []byte) uint32 {
 	return foreignNumber
 }
 
-// compareRules adopts the existing chains, and returns how they differ from the last written state.
-// A chain with changed rules has an unknown choice, and is written again for its frontends. If a
-// base chain has changed, the table is not sound.
+// compareRules adopts the existing chains, and describes how they differ from what was last
+// written. A chain with changed rules has an unknown choice, and is written again. If a base chain
+// has changed, the table is not sound.
 func (y *familyTable) compareRules(k *tableDump) (damage string) {
 	last, sound := y.chains, y.sound
 	find := func(format string, args ...any) {
@@ -297,7 +295,7 @@ func (y *familyTable) compareRules(k *tableDump) (damage string) {
 	return damage
 }
 
-// frontsOf builds the frontends from the elements that were read.
+// frontsOf builds the frontends from the elements in k.
 func (y *familyTable) frontsOf(k *tableDump) map[balancer.Key]*front {
 	all, s := map[balancer.Key]*front{}, y.schema
 	chains := map[uint32]string{unservedNumber: unserved}
@@ -370,8 +368,8 @@ func (y *familyTable) frontsOf(k *tableDump) map[balancer.Key]*front {
 	return all
 }
 
-// openPartOf decodes an element of the map ranges. It returns the key of the frontend, and the part
-// of its range that the element opens.
+// openPartOf decodes an element of the map ranges. It returns the frontend's key, and the part of
+// its range that the element opens.
 func openPartOf(e *nft.FoundElem, f nft.TableFamily) (k balancer.Key, ports balancer.PortRange, ok bool) {
 	k, _, ok = keyOf(e.Key, f)
 	end, _, okEnd := keyOf(e.KeyEnd, f)
@@ -393,8 +391,8 @@ func targetOf(e *nft.FoundElem) (port, target uint16, ok bool) {
 	return binary.BigEndian.Uint16(e.Key[len(e.Key)-4:]), max(1, binary.BigEndian.Uint16(e.Data)), true
 }
 
-// put sets element n of a list to v, and extends the list if necessary. It ignores numbers that are
-// too high for any frontend, because another program must have written them.
+// put sets element n of a list to v, and extends the list if necessary. It ignores an n that is too
+// high for any frontend, because another program must have written it.
 func put[V any](list []V, n uint32, v V) []V {
 	if n >= 1<<20 {
 		return list
@@ -407,7 +405,7 @@ func put[V any](list []V, n uint32, v V) []V {
 	return list
 }
 
-// keyOf decodes the key of an element: the key of its frontend, and the number that follows.
+// keyOf decodes an element's key: its frontend's key, and the number that follows.
 func keyOf(b []byte, f nft.TableFamily) (k balancer.Key, n uint32, ok bool) {
 	size := 4
 	if f == nft.IPv6 {
@@ -427,8 +425,8 @@ func keyOf(b []byte, f nft.TableFamily) (k balancer.Key, n uint32, ok bool) {
 	return k, n, true
 }
 
-// portOf decodes the port in a key. A single port has two bytes, and the others are zero. The
-// number of a range has its first port in the upper half and its last port in the lower half, so
+// portOf decodes the port in a key. A single port has two bytes, and the other two are zero. A
+// range's number has the first port in the upper half and the last port in the lower half, so
 // neither half is zero.
 func portOf(b []byte) balancer.PortRange {
 	if b[2] == 0 && b[3] == 0 {
@@ -437,7 +435,7 @@ func portOf(b []byte) balancer.PortRange {
 	return balancer.PortRange(binary.NativeEndian.Uint32(b))
 }
 
-// backendOf decodes the value of an element of the frontend k. If k has a range of ports, the
+// backendOf decodes an element's value as a backend of the frontend k. If k has a port range, the
 // result has the port firstTarget.
 func backendOf(k balancer.Key, b []byte, firstTarget uint16) netip.AddrPort {
 	if a, ok := netip.AddrFromSlice(b); ok && k.Port.IsRange() {

@@ -9,7 +9,7 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Render returns the tables of frontends as input of "nft -f -". mark is Options.Mark.
+// Render returns the frontends' tables as input for "nft -f -". mark is Options.Mark.
 func Render(frontends []*balancer.Frontend, mark uint32) string {
 	text := ""
 	for _, family := range []nft.TableFamily{nft.IPv4, nft.IPv6} {
@@ -33,8 +33,8 @@ func Render(frontends []*balancer.Frontend, mark uint32) string {
 	return text
 }
 
-// add adds a new frontend to tx, and reports whether the frontend has ids. made holds the numbers
-// of the chains that tx already creates.
+// add adds a new frontend to tx, and reports whether the frontend has backend ids. made maps the
+// chains that tx already creates to their numbers.
 func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]uint32, mark uint32) (hasIDs bool) {
 	form := render(f)
 	ensure := func(c choice) uint32 {

@@ -16,15 +16,14 @@ import (
 // form is the kernel's form of a frontend: its choice, and the backend in each slot.
 type form struct {
 	choice choice
-	// label is the name of the service and port. It is stored as the comment of the frontend's
-	// element in the map frontends.
+	// label is the name of the service and port. The frontend's element in the map frontends has it
+	// as its comment.
 	label string
 	slots []netip.AddrPort
 	// fixed reports whether the order of the slots must not change.
 	fixed bool
-	// ids holds the ids of the backends, if the choice is indirect.
-	ids map[netip.AddrPort]uint32
-	// targets maps the ports of a moved range to the endpoints' ports.
+	// ids maps backends to their ids if the choice is indirect.
+	ids     map[netip.AddrPort]uint32
 	targets map[uint16]uint16
 }
 
@@ -40,7 +39,6 @@ func labelOf(f *balancer.Frontend) string {
 // milliseconds, but nft prints and reads 32-bit seconds.
 const maxTimeout = 1<<31*time.Second - time.Second
 
-// render returns the form of f.
 func render(f *balancer.Frontend) form {
 	made := form{label: labelOf(f), choice: choice{method: byChance}}
 	if f.Withdrawn {
@@ -83,7 +81,7 @@ func render(f *balancer.Frontend) form {
 }
 
 // targetsOf maps the ports of a range to the endpoints' ports, which start at first. It returns nil
-// if they are the same ports.
+// if both are the same ports.
 func targetsOf(ports balancer.PortRange, first uint16) map[uint16]uint16 {
 	if first == ports.First() {
 		return nil
@@ -95,7 +93,7 @@ func targetsOf(ports balancer.PortRange, first uint16) map[uint16]uint16 {
 	return all
 }
 
-// remember sets the fields of c for the affinity of f. ids holds the ids of the backends of f.
+// remember sets the fields of c for f's affinity. ids maps f's backends to their ids.
 func (c *choice) remember(f *balancer.Frontend, ids map[netip.AddrPort]uint32) {
 	m := f.AffinityMemories()
 	if len(m) > 0 {
@@ -118,8 +116,8 @@ func idOf(endpoint netip.AddrPort) uint32 {
 	return max(1, h.Sum32())
 }
 
-// foreignIDs returns the ids of the foreign endpoints of f, encoded as in choice.foreign. It omits
-// ids that backends of f also have.
+// foreignIDs returns the ids of f's foreign endpoints, encoded as in choice.foreign. It omits ids
+// that f's own backends also have.
 func foreignIDs(f *balancer.Frontend, own map[netip.AddrPort]uint32) string {
 	var ids []byte
 	taken := slices.Collect(maps.Values(own))
@@ -132,7 +130,7 @@ func foreignIDs(f *balancer.Frontend, own map[netip.AddrPort]uint32) string {
 }
 
 // idsOf assigns each backend an id that depends on its address. So remembered clients find the
-// backend again after a restart, or after it was removed for a time. On a collision, the later
+// backend again after a restart, or after it was temporarily removed. On a collision, the later
 // backend gets the next free id.
 func idsOf(f *balancer.Frontend, backends []balancer.Backend) map[netip.AddrPort]uint32 {
 	ids, taken := make(map[netip.AddrPort]uint32, len(backends)), make(map[uint32]bool, len(backends))
@@ -155,7 +153,6 @@ func key(k balancer.Key) nft.Bytes {
 	return place.Port(k.Port.First())
 }
 
-// data encodes a backend of the frontend k as the value of a map element.
 func data(k balancer.Key, a netip.AddrPort) nft.Bytes {
 	if k.Port.IsRange() {
 		return nft.Bytes{}.Addr(a.Addr())
@@ -163,10 +160,9 @@ func data(k balancer.Key, a netip.AddrPort) nft.Bytes {
 	return nft.Bytes{}.Addr(a.Addr()).Port(a.Port())
 }
 
-// targetKey returns the key of a port of the range k in the map range-targets.
+// targetKey returns the key in the map range-targets for a port in the range k.
 func targetKey(k balancer.Key, port uint16) nft.Bytes { return key(k).Port(port) }
 
-// targetData encodes a port as the value of an element of range-targets.
 func targetData(port uint16) []byte { return nft.Bytes{}.Port(port) }
 
 // rangeElems returns the elements of ranges for the open ports of the frontend k.
@@ -181,5 +177,4 @@ func rangeElems(k balancer.Key, label string, open []balancer.PortRange) []nft.E
 	return all
 }
 
-// rangeChoice returns the element of rangeChoices that maps the frontend k to a chain.
 func rangeChoice(k balancer.Key, chain string) nft.Elem { return nft.Elem{Key: key(k), Goto: chain} }

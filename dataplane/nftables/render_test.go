@@ -8,9 +8,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestOwnChainFollowsFromName renders frontends with foreign endpoints. It must be possible to
-// derive the name in ownChain from the name of the frontend's chain, because a new process reads
-// only names.
+// TestOwnChainFollowsFromName renders frontends with foreign endpoints. ownChainOf must derive the
+// name in ownChain from the name of the frontend's chain, because a new process reads only names.
 func TestOwnChainFollowsFromName(t *testing.T) {
 	for _, scheduler := range []balancer.Scheduler{balancer.Random, balancer.RoundRobin, balancer.Maglev} {
 		for _, prefix := range []int{0, 24} {
@@ -25,7 +24,7 @@ func TestOwnChainFollowsFromName(t *testing.T) {
 			inService := *f
 			inService.AffinityScope, inService.Service = balancer.ServiceScope, "web-vip-or-1"
 			if got := ownChainOf(render(&inService).choice.chain(f.Key)); got != "" {
-				t.Errorf("%s, prefix %d: own chain with the affinity scope of a service = %q, want none", scheduler, prefix, got)
+				t.Errorf("%s, prefix %d: own chain with affinity for a service = %q, want none", scheduler, prefix, got)
 			}
 			f.Foreign = []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")}
 			c := render(f).choice
@@ -33,7 +32,7 @@ func TestOwnChainFollowsFromName(t *testing.T) {
 				t.Errorf("%s, prefix %d: own chain of %s = %q, want %q", scheduler, prefix, c.chain(f.Key), got, c.ownChain)
 			}
 			if n := len(c.foreignIDs()); n != 2 {
-				t.Errorf("%s, prefix %d: number of IDs of foreign endpoints = %d, want 2", scheduler, prefix, n)
+				t.Errorf("%s, prefix %d: foreign IDs = %d, want 2", scheduler, prefix, n)
 			}
 		}
 	}

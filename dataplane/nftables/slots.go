@@ -27,10 +27,10 @@ func active(f *balancer.Frontend) []balancer.Backend {
 	return slices.DeleteFunc(slices.Clone(f.Backends), func(b balancer.Backend) bool { return b.State != balancer.Active })
 }
 
-// weighted returns a slot table in which each backend has as many slots as its weight, divided by
-// the greatest common divisor of all weights. If these are too many slots, it uses fewer, such that
-// no share deviates by more than maxShareError. If that is impossible, it uses the maximum number.
-// Each backend has at least one slot.
+// weighted returns a slot table in which each backend's number of slots is its weight divided by
+// the greatest common divisor of all weights. If the table would be too large, it uses fewer slots,
+// such that no share deviates by more than maxShareError. If that is impossible, it uses the
+// maximum number of slots. Each backend has at least one slot.
 func weighted(backends []balancer.Backend) []netip.AddrPort {
 	common, sum := 0, 0
 	for _, b := range backends {
@@ -50,8 +50,8 @@ func weighted(backends []balancer.Backend) []netip.AddrPort {
 	return slots
 }
 
-// approximate returns the number of slots of each backend. It tries increasing totals until the
-// shares are accurate enough or the limit is reached.
+// approximate returns each backend's number of slots. It tries increasing totals until the shares
+// are accurate enough or the limit is reached.
 func approximate(backends []balancer.Backend, sum, limit int) []int {
 	for n := len(backends); ; n = min(limit, n+n/8+1) {
 		counts, worst := divide(backends, sum, n)
@@ -61,8 +61,8 @@ func approximate(backends []balancer.Backend, sum, limit int) []int {
 	}
 }
 
-// divide distributes n slots to backends by the largest-remainder method. It returns the number of
-// slots of each backend, and the largest relative deviation of a share from its weight.
+// divide distributes n slots to backends by the largest-remainder method. It returns each backend's
+// number of slots, and the largest relative deviation of a share from its weight.
 func divide(backends []balancer.Backend, sum, n int) (counts []int, worst float64) {
 	counts = make([]int, len(backends))
 	rest := make([]float64, len(backends))
@@ -96,7 +96,7 @@ func gcd(a, b int) int {
 	return a
 }
 
-// hashed returns the slot table for choosing by a hash of the client's address. The table depends
+// hashed returns the slot table for a scheduler that hashes the client's address. The table depends
 // only on the backends, so all hosts send a client to the same backend.
 func hashed(backends []balancer.Backend) []netip.AddrPort {
 	n := minBuckets
@@ -110,8 +110,8 @@ func hashed(backends []balancer.Backend) []netip.AddrPort {
 	return slots
 }
 
-// arrange orders the wanted slots so that as many as possible equal the existing slots in there. If
-// fixed is set, it keeps their order. The zero value in there represents a missing slot.
+// arrange orders the wanted slots in want so that as many as possible equal the current slots. If
+// fixed is set, it keeps their order. The zero value in current represents a missing slot.
 func arrange[V comparable](current, want []V, fixed bool) []V {
 	if fixed {
 		return want

@@ -31,9 +31,8 @@ func count(slots []netip.AddrPort) map[netip.AddrPort]int {
 }
 
 // TestWeighted distributes slots to random backends. Each backend must have a slot, and the number
-// of slots must be limited. If a few slots are sufficient, the backends' shares must match their
-// weights exactly. Otherwise, the share of each backend with more than 20 slots must match
-// approximately.
+// of slots must stay within its limit. If a few slots are enough, shares must match weights
+// exactly. Otherwise, the share of each backend with more than 20 slots must match approximately.
 func TestWeighted(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range 300 {
@@ -59,8 +58,8 @@ func TestWeighted(t *testing.T) {
 	}
 }
 
-// TestArrange arranges wanted slots. The result must contain exactly these slots. As many of the
-// existing slots as possible must keep their positions.
+// TestArrange arranges wanted slots. The result must contain exactly these slots. As many current
+// slots as possible must keep their positions.
 func TestArrange(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 300 {
@@ -73,7 +72,7 @@ func TestArrange(t *testing.T) {
 		there, want := list(), list()
 		for i := range there {
 			if r.IntN(10) == 0 {
-				there[i] = netip.AddrPort{} // simulates an element that another program has deleted
+				there[i] = netip.AddrPort{} // as if another program had deleted the element
 			}
 		}
 		got := arrange(there, want, false)
@@ -95,12 +94,12 @@ func TestArrange(t *testing.T) {
 			t.Errorf("arrange(%[2]v, %[1]v) = %[3]v: unchanged slots = %[4]d, want %[5]d", want, there, got, kept, could)
 		}
 		if fixed := arrange(there, want, true); !slices.Equal(fixed, want) {
-			t.Errorf("arrange with a fixed order of %v = %v, want the same order", want, fixed)
+			t.Errorf("arrange(%v) with fixed = true returned %v, want the same order", want, fixed)
 		}
 	}
 }
 
-// TestHashedMoves removes a backend. Only the buckets of this backend may change.
+// TestHashedMoves removes a backend. Only this backend's buckets may change.
 func TestHashedMoves(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 20 {
@@ -119,8 +118,8 @@ func TestHashedMoves(t *testing.T) {
 	}
 }
 
-// TestIDs computes the IDs of random backends. Unless there is a collision, the ID of a backend
-// must not depend on the other backends. IDs must be unique, and never 0.
+// TestIDs computes the IDs of random backends. Unless there is a collision, a backend's ID must not
+// depend on the other backends. IDs must be unique, and never 0.
 func TestIDs(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for range 50 {

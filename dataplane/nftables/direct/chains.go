@@ -8,16 +8,17 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// layout describes the devices and routes on which the table depends.
+// layout describes the devices and routes that the table depends on.
 type layout struct {
-	// arriving are the devices on which clients may arrive, and leaving the devices of endpoints.
+	// arriving lists the devices on which clients may arrive, and leaving lists the endpoints'
+	// devices.
 	arriving, leaving []device
 	// via maps each endpoint that this host reaches without a router to the endpoint's device.
 	via map[netip.Addr]uint32
 }
 
-// deviceTo returns the name of the device of an endpoint, or "" if the endpoint is behind a router
-// or on this host.
+// deviceTo returns the name of an endpoint's device, or "" if the endpoint is behind a router or on
+// this host.
 func (l layout) deviceTo(a netip.Addr) string {
 	for _, d := range l.leaving {
 		if d.index == l.via[a] {
@@ -58,7 +59,7 @@ func addChains(tx *nft.Tx, x nft.Table, families []*family, l layout, needed []c
 	write(&nft.Chain{Name: arriving}, rules)
 	for _, d := range l.arriving {
 		var do []nft.Rule
-		for _, tag := range [][]byte{{0x81, 0x00}, {0x88, 0xa8}} { // a frame of a VLAN arrives again on the VLAN's device, if there is one
+		for _, tag := range [][]byte{{0x81, 0x00}, {0x88, 0xa8}} { // a frame of a VLAN arrives again on the VLAN's device, if it exists
 			link := nft.Raw{Header: nft.LinkHeader, Offset: 12, Size: 2}
 			number := nft.AnyBit{Of: nft.Raw{Header: nft.LinkHeader, Offset: 14, Size: 2}, Mask: []byte{0x0f, 0xff}}
 			do = append(do, nft.Rule{Do: []nft.Stmt{nft.Equal{Of: link, Value: tag}, number, nft.Accept}})
@@ -68,7 +69,6 @@ func addChains(tx *nft.Tx, x nft.Table, families []*family, l layout, needed []c
 	}
 }
 
-// chainOf returns the name of the chain for frames of a device.
 func chainOf(d device) string {
 	plain := strings.Map(func(r rune) rune {
 		if strings.ContainsRune(".-_", r) || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {

@@ -32,7 +32,7 @@ func (t *Table) Counted() map[counters.BackendKey]counters.Count {
 	return t.readings.Read(live, began)
 }
 
-// eachCount calls the function add with the backend and the count of each element.
+// eachCount calls the function add with each element's backend and count.
 func (t *Table) eachCount(elems []nft.FoundElem, add func(counters.BackendKey, uint64)) {
 	for _, e := range elems {
 		y := t.families[0]
@@ -59,7 +59,6 @@ func (t *Table) labelOf(k balancer.Key) string {
 	return t.found[k][elemKey{y.services, string(place(k))}].comment
 }
 
-// count saves the counts of deleted elements.
 func (t *Table) count(deleted []nft.FoundElem) { t.eachCount(deleted, t.readings.End) }
 
 // countLast reads and saves the counts of all elements before the table is deleted.

@@ -1,6 +1,7 @@
-// Package direct forwards frontends with forward = "dr". It uses a table of the family netdev,
+// Package direct forwards frontends with forward = "dr". It uses a table in the family netdev,
 // which processes frames before routing. The table keeps no state for connections: a hash of the
-// client selects a slot, and each slot has an endpoint. The endpoint answers the client itself.
+// client selects a slot, and each slot has an endpoint. The endpoint replies to the client
+// directly.
 //
 // The table netdev vipd exists while such frontends exist:
 //
@@ -12,7 +13,7 @@
 //	...-restricted        continues in the chain of that name if allowed has the client
 //	errors-port-4         forwards ICMP errors about an endpoint's packets, by the same hash
 //
-// The number of a slot also contains the index of the endpoint's device, because each rule forwards
-// through a single device. A packet without a slot continues to the tables of NAT. These serve the
+// A slot's number also contains the index of the endpoint's device, because each rule forwards
+// through a single device. A packet without a slot continues to the NAT tables. These serve the
 // host's own programs, endpoints on this host and endpoints behind a router, and refuse clients.
 package direct

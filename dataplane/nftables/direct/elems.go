@@ -17,7 +17,7 @@ type elemKey struct {
 // value holds the parts of an element other than its key. It is comparable.
 type value struct{ end, data, to, comment string }
 
-// group holds the elements of a frontend in all sets.
+// group holds a frontend's elements in all sets.
 type group map[elemKey]value
 
 func (g group) add(s *nft.Set, e nft.Elem) {
@@ -38,7 +38,7 @@ func (k elemKey) elem(v value) nft.Elem {
 // changes holds the elements to delete and the elements to create in each set.
 type changes struct{ remove, add map[*nft.Set][]nft.Elem }
 
-// diff adds the deletions and creations that turn the group was into next, and returns their
+// diff adds the deletions and creations that replace the group was with next, and returns their
 // number.
 func (c *changes) diff(was, next group) (n int) {
 	for k, v := range was {
@@ -56,7 +56,7 @@ func (c *changes) diff(was, next group) (n int) {
 	return n
 }
 
-// place returns the key of a frontend in maps: address, protocol and port.
+// place returns a frontend's key in maps: address, protocol and port.
 func place(k balancer.Key) nft.Bytes {
 	return nft.Bytes{}.Addr(k.Addr).Proto(k.Proto.Number()).Port(k.Port.First())
 }
@@ -90,7 +90,7 @@ func (y *family) elems(k balancer.Key, f *front, via map[netip.Addr]uint32) grou
 	return g
 }
 
-// lastOf returns the last address of a network.
+// lastOf returns a network's last address.
 func lastOf(n netip.Prefix) netip.Addr {
 	b := n.Addr().AsSlice()
 	for i := n.Bits(); i < len(b)*8; i++ {
@@ -100,8 +100,8 @@ func lastOf(n netip.Prefix) netip.Addr {
 	return a
 }
 
-// keyOf decodes the key of an element: the key of its frontend, and the slot if the set has slots.
-// Fragments have port 0.
+// keyOf decodes an element's key: its frontend's key, and the slot if the set has slots. Fragments
+// have port 0.
 func (y *family) keyOf(s *nft.Set, b []byte) (k balancer.Key, slot int, ok bool) {
 	size := 4
 	if y.TableFamily == nft.IPv6 {
@@ -125,8 +125,7 @@ func (y *family) keyOf(s *nft.Set, b []byte) (k balancer.Key, slot int, ok bool)
 	return k, slot, k.Proto != ""
 }
 
-// slotsIn returns the endpoint of each slot according to a group of elements that was read from the
-// kernel.
+// slotsIn returns each slot's endpoint in a group of elements that was read from the kernel.
 func (y *family) slotsIn(g group) []netip.Addr {
 	slots := make([]netip.Addr, slotCount)
 	for k, v := range g {

@@ -15,8 +15,8 @@ import (
 )
 
 // Explain describes how the table forwards a new connection from client to f. The client's port is
-// 0 if it is unknown. rest is the probability that the tables of NAT serve the connection. If it is
-// 1, Choice is the reason, or "" if f is not in this table.
+// 0 if it is unknown. rest is the probability that the NAT tables serve the connection. If it is 1,
+// Choice is the reason, or "" if f is not in this table.
 func (t *Table) Explain(f *balancer.Frontend, client netip.AddrPort) (x dataplane.Explanation, rest float64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -44,19 +44,19 @@ func (t *Table) Explain(f *balancer.Frontend, client netip.AddrPort) (x dataplan
 	return q.out, q.describe(considered), nil
 }
 
-// query is a query of the table about a frontend.
+// query looks up a frontend in the table.
 type query struct {
 	*Table
 	*family
 	form *front
 	key  balancer.Key
-	// slots and opened hold the numbers of slots and of opened connections of the endpoints.
+	// slots and opened hold each endpoint's number of slots and of opened connections.
 	slots  map[netip.Addr]int
 	opened map[netip.Addr]uint64
 	out    dataplane.Explanation
 }
 
-// slotsOf returns the numbers of the slots that packets of a client may have.
+// slotsOf returns the numbers of the slots that a client's packets may have.
 func (q *query) slotsOf(client netip.AddrPort) []int {
 	hashed := nft.Bytes{}.Addr(client.Addr())
 	if q.form.chain.byPort {
@@ -72,7 +72,6 @@ func (q *query) slotsOf(client netip.AddrPort) []int {
 	return []int{int(nft.Jhash{Mod: slotCount, Seed: hashSeed}.Sum(hashed))}
 }
 
-// findService looks up the frontend's chain.
 func (q *query) findService() error {
 	there, err := q.find(q.services, place(q.key))
 	o := dataplane.Object{Name: q.nameOf(q.services), Missing: len(there) == 0}
@@ -83,7 +82,6 @@ func (q *query) findService() error {
 	return err
 }
 
-// findSlots reads the elements of slots from the kernel.
 func (q *query) findSlots(considered []int) error {
 	var keys []nft.Bytes
 	for _, i := range considered {
@@ -107,8 +105,8 @@ func (q *query) findSlots(considered []int) error {
 	return nil
 }
 
-// describe turns the slots into the choice, the shares and the objects. rest is the part of the
-// slots that NAT serves.
+// describe describe fills in the choice, the shares and the objects from the slots. rest is the
+// fraction of the slots that NAT serves.
 func (q *query) describe(considered []int) (rest float64) {
 	hash := "a hash of the client's address"
 	if q.form.chain.byPort {
@@ -136,7 +134,7 @@ func (q *query) describe(considered []int) (rest float64) {
 	return float64(natted) / float64(len(considered))
 }
 
-// maxFound is the maximum number of elements in a message.
+// maxFound is the maximum number of elements in a single request.
 const maxFound = 200
 
 // find reads elements of a map by their keys. It omits missing elements.
@@ -148,7 +146,7 @@ func (q *query) find(set *nft.Set, keys ...nft.Bytes) (all []nft.FoundElem, err 
 		}
 		found, err := q.table.Find(q.table.Table, set, elems)
 		switch {
-		case errors.Is(err, unix.ENOENT) && len(part) > 1: // an element is missing
+		case errors.Is(err, unix.ENOENT) && len(part) > 1: // one of the elements is missing
 			for _, k := range part {
 				one, err := q.find(set, k)
 				if err != nil {

@@ -14,20 +14,19 @@ import (
 type front struct {
 	label string
 	chain chain
-	// slots holds the endpoint of each slot. An invalid address means that the slot has no
-	// endpoint.
-	slots []netip.Addr
-	// endpoints are the distinct endpoints in slots.
+	// slots maps each slot to its endpoint. An invalid address means that the slot has no endpoint.
+	slots     []netip.Addr
 	endpoints []netip.Addr
 	sources   []netip.Prefix
-	// drains holds the end of the drain of each draining endpoint.
+	// drains maps each draining endpoint to the end of its drain.
 	drains map[netip.Addr]time.Time
 	// frontend is the described frontend. It is nil for fragments.
 	frontend *balancer.Frontend
 }
 
 // newFront returns the front of f, or nil if the table must not contain f. was is the current
-// front, or nil. A draining endpoint keeps its slots until its drain ends.
+// front, or nil. A draining endpoint (an existing endpoint without new connections) keeps its slots
+// until its drain ends.
 func newFront(f *balancer.Frontend, was *front, now time.Time) *front {
 	if f == nil || f.Forward != balancer.DRForward || f.Withdrawn {
 		return nil
@@ -85,7 +84,7 @@ func (f *front) fill(backends []balancer.Backend) {
 	}
 }
 
-// keep gives the draining endpoints the slots that they have in was, until their drain ends.
+// keep lets each draining endpoint keep its slots in was until its drain ends.
 func (f *front) keep(was *front, now time.Time) {
 	for _, b := range f.frontend.Backends {
 		if b.State != balancer.Draining || b.Failing || b.Expired(now) {
@@ -105,7 +104,7 @@ func (f *front) keep(was *front, now time.Time) {
 	}
 }
 
-// ended reports whether the drain of an endpoint has ended, but the endpoint still has slots.
+// ended reports whether any endpoint still has slots after the end of its drain.
 func (f *front) ended(now time.Time) bool {
 	for a, until := range f.drains {
 		if !now.Before(until) && slices.Contains(f.endpoints, a) {
@@ -125,8 +124,9 @@ func endpointsIn(slots []netip.Addr) (all []netip.Addr) {
 	return all
 }
 
-// fragmentsOf returns the front for fragments to an address that has these UDP frontends. Fragments
-// have no port. So it returns nil unless all frontends have the same slots and serve all clients.
+// fragmentsOf returns the front for fragments to an address that has these UDP frontends. Because
+// fragments have no port, it returns nil unless all frontends have the same slots and serve all
+// clients.
 func fragmentsOf(fronts map[balancer.Key]*front) *front {
 	var all *front
 	for _, f := range fronts {
@@ -142,7 +142,7 @@ func fragmentsOf(fronts map[balancer.Key]*front) *front {
 	return all
 }
 
-// label returns the name of the frontend's service and port, in the form that the NAT tables use:
+// label returns the frontend's service and port, in the same form as in the NAT tables:
 // "service/port".
 func label(f *balancer.Frontend) string {
 	if f.Port == "" {

@@ -9,8 +9,8 @@ import (
 	"vipd/test/fake"
 )
 
-// frontend returns a frontend with forward = "dr". It has an endpoint for each of the weights. An
-// endpoint with weight 0 drains.
+// frontend returns a frontend with forward = "dr". It has an endpoint for each weight. An endpoint
+// with weight 0 drains.
 func frontend(weights ...int) *balancer.Frontend {
 	f := fake.Frontend("10.96.0.1:80", fake.Forward(balancer.DRForward))
 	f.Scheduler, f.DrainTimeout, f.Backends = balancer.Maglev, time.Minute, nil
@@ -24,7 +24,6 @@ func frontend(weights ...int) *balancer.Frontend {
 	return f
 }
 
-// share returns the number of slots that belong to an endpoint.
 func share(f *front, endpoint byte) (n int) {
 	for _, a := range f.slots {
 		if a == netip.AddrFrom4([4]byte{10, 0, 0, endpoint}) {
@@ -35,7 +34,7 @@ func share(f *front, endpoint byte) (n int) {
 }
 
 // TestSlotsOfOtherEndpoints adds an endpoint, changes its weight, and removes it. No slot may move
-// between the other endpoints. The number of the endpoint's slots must follow its weight.
+// between the other endpoints. The endpoint's number of slots must match its weight.
 func TestSlotsOfOtherEndpoints(t *testing.T) {
 	now, last := time.Now(), netip.AddrFrom4([4]byte{10, 0, 0, 4})
 	was := newFront(frontend(1, 1, 1), nil, now)
@@ -66,22 +65,22 @@ func TestDrainKeepsSlots(t *testing.T) {
 		t.Errorf("slots of a draining endpoint = %d, closing = %v; want %d, false", got, drained.chain.closing, want)
 	}
 	if later := now.Add(time.Minute - time.Second); drained.ended(later) || share(newFront(frontend(0, 1), drained, later), 1) == 0 {
-		t.Error("the drain ended before drain_timeout had passed, want it to last for drain_timeout")
+		t.Error("the drain ended before drain_timeout had passed")
 	}
 	if later := now.Add(time.Minute); !drained.ended(later) || share(newFront(frontend(0, 1), drained, later), 1) != 0 {
-		t.Error("the endpoint has slots after its drain, want none")
+		t.Error("slots after the drain > 0, want 0")
 	}
 	if all := newFront(frontend(0, 0), drained, now); !all.chain.closing || share(all, 1)+share(all, 2) != slotCount {
 		t.Errorf("closing = %v, slots = %d; want true, %d", all.chain.closing, share(all, 1)+share(all, 2), slotCount)
 	}
 	if fresh := newFront(frontend(0, 0), nil, now); fresh != nil {
-		t.Error("newFront for a new frontend whose endpoints all drain is not nil, want nil")
+		t.Error("newFront without active endpoints returned a front, want nil")
 	}
 }
 
 // TestHashOfFrontends calls newFront for frontends with different settings. The chain's name must
-// show the protocol, whether the hash includes the client's port, and whether source ranges
-// restrict the clients.
+// show the protocol, whether the hash includes the client's port, and whether clients are
+// restricted.
 func TestHashOfFrontends(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*balancer.Frontend)

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// layoutOf reads the layout for these endpoints. While an endpoint's device is down, the layout
-// keeps the device that before has for the endpoint. Otherwise the endpoint's connections would be
-// sent to NAT, which would reset them.
+// layoutOf reads the layout for these endpoints. While an endpoint's device is down, it uses the
+// endpoint's device from the map before. Otherwise the endpoint's connections would be sent to NAT,
+// which would reset them.
 func layoutOf(nl *netlink.Handle, endpoints map[netip.Addr]bool, before map[netip.Addr]uint32) (layout, error) {
 	all := layout{via: map[netip.Addr]uint32{}}
 	links, err := nl.LinkList()
@@ -40,7 +40,7 @@ func layoutOf(nl *netlink.Handle, endpoints map[netip.Addr]bool, before map[neti
 	for _, l := range links {
 		d := device{name: l.Attrs().Name, index: uint32(l.Attrs().Index)}
 		master := kinds[l.Attrs().MasterIndex]
-		if l.Attrs().Flags&net.FlagLoopback == 0 && (master == "" || master == "vrf") { // frames of a bridge's or bond's ports arrive on the bridge or bond
+		if l.Attrs().Flags&net.FlagLoopback == 0 && (master == "" || master == "vrf") { // frames that a bridge's or bond's port receives arrive on the bridge or bond
 			all.arriving = append(all.arriving, d)
 		}
 		if used[d.index] {
@@ -70,8 +70,8 @@ func deviceTo(nl *netlink.Handle, a netip.Addr) (uint32, error) {
 	return uint32(routes[0].LinkIndex), nil
 }
 
-// retryInterrupted calls the function read, and repeats the call if another program changes the
-// devices during the call.
+// retryInterrupted calls the function read, and calls it again if the devices changed during the
+// call.
 func retryInterrupted(read func() (layout, error)) (all layout, err error) {
 	for range 10 {
 		if all, err = read(); !errors.Is(err, netlink.ErrDumpInterrupted) {

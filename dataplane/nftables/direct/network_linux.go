@@ -15,16 +15,16 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// network reads the devices and routes of this host, and notices that they change.
+// network reads this host's devices and routes, and detects changes to them.
 type network struct {
 	nl     *netlink.Handle
 	events *nlsock.Socket
-	// moved reports whether something may have changed since the table was adapted.
+	// moved reports whether devices or routes may have changed since the table was adapted.
 	moved bool
 }
 
 // eventRoom is the size of the buffer for events. It is small because one event has the same effect
-// as many. The kernel drops the others, such as those of a router that learns a million routes.
+// as many. The kernel drops additional events, for example when a router learns a million routes.
 const eventRoom = 32 << 10
 
 func openNetwork() (*network, error) {
@@ -48,27 +48,26 @@ func (n *network) close() error {
 }
 
 // hasMoved reports whether devices, addresses, routes or rules may have changed since moved was
-// unset. Without events it costs one system call.
+// reset. Without events, it costs one system call.
 func (n *network) hasMoved() (bool, error) {
 	for {
 		switch _, err := n.events.Receive(); {
 		case errors.Is(err, unix.EAGAIN):
 			return n.moved, nil
-		case err != nil && !errors.Is(err, unix.ENOBUFS): // the kernel dropped events
+		case err != nil && !errors.Is(err, unix.ENOBUFS): // ENOBUFS means that the kernel dropped events
 			return true, fmt.Errorf("reading events of devices and routes: %w", err)
 		}
 		n.moved = true
 	}
 }
 
-// isOwn reports whether this host has an address.
 func (n *network) isOwn(a netip.Addr) bool {
 	routes, err := n.nl.RouteGet(a.AsSlice())
 	return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
 }
 
-// Follow adapts the table to devices and routes that have changed, ends drains, and repeats a
-// change of the table that failed.
+// Follow adapts the table to changed devices and routes, ends drains, and retries a failed change
+// to the table.
 func (t *Table) Follow(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Observe reads the table. It sets the digests of damaged frontends, and of frontends that only
-// this table has, to 0.
+// Observe reads the table. In seen, it sets a frontend's digest to 0 if the frontend is damaged, or
+// if only this table contains it.
 func (t *Table) Observe(seen *dataplane.Observation) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -33,7 +33,7 @@ func (t *Table) Observe(seen *dataplane.Observation) error {
 	return nil
 }
 
-// Intact returns a description of how another program has changed the table, or "".
+// Intact describes another program's change to the table, or returns "".
 func (t *Table) Intact() (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,7 +78,7 @@ func (t *Table) readLocked() error {
 		return err
 	}
 	if shape != nil && t.foreignSets(sets) {
-		return errors.Join(t.table.Remove(), t.readLocked()) // another version of vipd created the table
+		return errors.Join(t.table.Remove(), t.readLocked()) // an earlier version created the table
 	}
 	t.compare(shape, len(sets))
 	t.read = true

@@ -15,8 +15,8 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Render returns the table of frontends as input of "nft -f -", for the devices and routes of this
-// host. It returns "" if no frontend has forward = "dr". It needs no privilege.
+// Render returns the frontends' table as input for "nft -f -", based on this host's devices and
+// routes. It returns "" if no frontend has forward = "dr". It needs no privileges.
 func Render(frontends []*balancer.Frontend) (string, error) {
 	t := &Table{
 		families: []*family{newFamily(nft.IPv4, "4"), newFamily(nft.IPv6, "6")},
@@ -79,7 +79,7 @@ func (t *Table) text(l layout, needed []chain) string {
 }
 
 // readable turns rules that the kernel accepts but nft 1.0.6 can't read into comments. nft refuses
-// raw parts of packets as keys of these maps, and crashes on long keys.
+// raw packet data as keys for these maps, and crashes on long keys.
 func readable(commands string) string {
 	var b strings.Builder
 	for line := range strings.Lines(commands) {
@@ -91,7 +91,7 @@ func readable(commands string) string {
 	return b.String()
 }
 
-// summary describes the slots of each endpoint.
+// summary describes each endpoint's slots.
 func (f *front) summary(l layout) string {
 	var parts []string
 	for _, a := range slices.SortedFunc(slices.Values(f.endpoints), netip.Addr.Compare) {

@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	// tableName is the name of the table, and trialName the name of a trial's table.
+	// tableName is the table's name, and trialName is the name of the table in a trial.
 	tableName, trialName = "vipd", "vipd-trial"
 	// slotCount is the number of slots of a frontend.
 	slotCount = 1024
 	hashSeed  = 0x76697064
-	// arriving is the chain to which the chains of all devices lead.
+	// arriving is the chain to which all devices' chains lead.
 	arriving = "arriving"
 )
 
@@ -29,8 +29,8 @@ type family struct {
 	// services maps frontends to chains, and errors maps frontends to chains for ICMP errors.
 	services, errors *nft.Set
 	// slots maps slots to endpoints. counted has the same entries for packets that open
-	// connections, and counts these packets. fragments has entries for fragments, which have no
-	// ports.
+	// connections, and counts these packets. fragments maps slots to endpoints for fragments, which
+	// have no ports.
 	slots, counted, fragments *nft.Set
 	// allowed holds the clients of restricted frontends.
 	allowed *nft.Set
@@ -59,7 +59,6 @@ func (y *family) sets() []*nft.Set {
 
 func (y *family) field(x nft.Field) nft.Expr { return nft.As{Family: y.TableFamily, Field: x} }
 
-// etherType matches the frames of the family.
 func (y *family) etherType() nft.EtherType {
 	if y.TableFamily == nft.IPv6 {
 		return nft.EtherIPv6
@@ -98,11 +97,10 @@ func (c chain) String() string {
 	return name
 }
 
-// errors returns the chain for ICMP errors about packets that c forwards.
 func (c chain) errors() chain { return chain{family: c.family, byPort: c.byPort} }
 
-// needs returns c and the other chains that must exist with it: the chain for ICMP errors, and for
-// a restricted chain the same chain without the restriction.
+// needs returns c and the other chains that must exist with it: the chain for ICMP errors, and, for
+// a restricted chain, the unrestricted chain to which it leads.
 func (c chain) needs() []chain {
 	all := []chain{c, c.errors()}
 	if c.restricted {
@@ -113,7 +111,7 @@ func (c chain) needs() []chain {
 	return all
 }
 
-// rules returns the rules of chain c. devices lists the devices to which it may forward packets.
+// rules returns the rules of chain c, which may forward packets to devices.
 func (y *family) rules(c chain, devices []device) (rules []nft.Rule) {
 	add := func(do ...nft.Stmt) { rules = append(rules, nft.Rule{Do: do}) }
 	if c.proto == "" {
@@ -151,8 +149,8 @@ func (y *family) rules(c chain, devices []device) (rules []nft.Rule) {
 	return rules
 }
 
-// slotOf returns the expression for the key of a client's slot in the elements of device d. Each
-// device has its own range of slot numbers.
+// slotOf returns the expression for a client's slot in the elements for device d. Each device has
+// its own range of slot numbers.
 func slotOf(client nft.Expr, d device) nft.Expr {
 	return nft.Jhash{Of: client, Mod: slotCount, Seed: hashSeed, Offset: d.index * slotCount}
 }
@@ -177,7 +175,7 @@ func at(offset, size uint32) nft.Raw {
 }
 
 // errorPlace returns the expression for the key of the frontend whose endpoint sent the inner
-// packet. It uses the destination of the error as the VIP, not the source of the inner packet, so a
+// packet. It uses the error's destination as the VIP, not the source of the inner packet, so a
 // forged inner source has no effect. Otherwise the endpoint would send such an error back to this
 // host.
 func (y *family) errorPlace() nft.Concat {
@@ -197,7 +195,6 @@ func (y *family) errorRules(c chain, devices []device) (rules []nft.Rule) {
 	return rules
 }
 
-// arrivingRules returns the family's rules of the chain arriving.
 func (y *family) arrivingRules(devices []device) (rules []nft.Rule) {
 	add := func(do ...nft.Stmt) { rules = append(rules, nft.Rule{Do: append([]nft.Stmt{y.etherType()}, do...)}) }
 	network := func(offset, size uint32) nft.Raw {
@@ -211,7 +208,7 @@ func (y *family) arrivingRules(devices []device) (rules []nft.Rule) {
 		add(nft.Equal{Of: hopLimit, Value: []byte{last}}, nft.Accept)
 	}
 	add(nft.Vmap{Of: y.services.Key, In: y.services})
-	later := []nft.Stmt{nft.AnyBit{Of: network(6, 2), Mask: []byte{0x1f, 0xff}}} // matches all fragments except for the first
+	later := []nft.Stmt{nft.AnyBit{Of: network(6, 2), Mask: []byte{0x1f, 0xff}}} // matches all fragments except the first
 	icmp, tooBig := uint32(1), byte(3)                                           // destination unreachable
 	if y.TableFamily == nft.IPv6 {
 		const fragment = 44

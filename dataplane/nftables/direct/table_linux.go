@@ -17,7 +17,7 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// maxBatchElements limits the elements of a transaction.
+// maxBatchElements limits the number of elements in a transaction.
 const maxBatchElements = 10_000
 
 // Table manages the table in the kernel. Its methods are safe for concurrent use.
@@ -29,22 +29,21 @@ type Table struct {
 
 	mu sync.Mutex // guards the fields below
 	// fronts holds the frontends that the table should have. datagrams holds all UDP frontends on
-	// each address. Frontends that NAT serves are nil.
+	// each address. A frontend that NAT serves is nil.
 	fronts    map[balancer.Key]*front
 	datagrams map[netip.Addr]map[balancer.Key]*front
 	// found holds the kernel's elements of each frontend whose elements differ from fronts.
 	found map[balancer.Key]group
-	// layout and chains are the layout and the names of the chains after the last transaction.
+	// layout and chains are the layout and the chain names after the last transaction.
 	layout layout
 	chains map[string]bool
-	// sound reports whether the table was read since the last failure, and has vipd's chains and
-	// sets.
+	// sound reports whether the table has been read since the last failure and has vipd's chains
+	// and sets.
 	sound bool
-	// read reports whether the table was read at least once.
-	read bool
+	read  bool
 	// damage describes the first damage that was found since the last transaction.
 	damage string
-	// unreported reports whether the last call of Apply failed without an error for a frontend.
+	// unreported reports whether the last call to Apply failed without returning an error.
 	unreported bool
 }
 
@@ -83,7 +82,7 @@ func (t *Table) try() error {
 }
 
 // Close closes the connections to the kernel. Unless keep is set, it first deletes the table.
-// Counted can still be called.
+// Counted still works afterwards.
 func (t *Table) Close(keep bool) error {
 	t.readings.Renew()
 	t.Counted()
@@ -99,8 +98,8 @@ func (t *Table) Close(keep bool) error {
 }
 
 // Apply adds or updates the batch's frontends with forward = "dr", and removes the batch's other
-// frontends from the table. If the table can't be written, it returns an error for each frontend of
-// the batch that concerns the table. If none does, Follow tries again and returns the error.
+// frontends from the table. If the table can't be written, it returns an error for each frontend in
+// the batch that affects the table. If none does, Follow retries the write and returns the error.
 func (t *Table) Apply(ctx context.Context, batch []dataplane.Change) dataplane.KeyErrors {
 	failed := dataplane.KeyErrors{}
 	t.mu.Lock()
@@ -134,8 +133,8 @@ func (t *Table) Apply(ctx context.Context, batch []dataplane.Change) dataplane.K
 	return failed
 }
 
-// current returns the current front of a frontend, or nil. For a frontend that an earlier process
-// left, it only has the slots.
+// current returns a frontend's current front, or nil. If an earlier process left the frontend, the
+// front has only slots.
 func (t *Table) current(k balancer.Key) *front {
 	if f := t.fronts[k]; f != nil {
 		return f
@@ -170,8 +169,7 @@ func (t *Table) noteDatagrams(c dataplane.Change, next *front) {
 	on[c.Key] = next
 }
 
-// changeFragments computes the fronts for fragments to the addresses in touched, and adds them to
-// changed.
+// changeFragments adds to changed the fronts for fragments to the addresses in touched.
 func (t *Table) changeFragments(touched map[netip.Addr]bool, changed map[balancer.Key]*front) {
 	for a := range touched {
 		k := balancer.Key{Addr: a, Proto: balancer.UDP}
@@ -181,8 +179,8 @@ func (t *Table) changeFragments(touched map[netip.Addr]bool, changed map[balance
 	}
 }
 
-// reconcile writes the changed frontends, and repairs the rest of the table. After a failure, it
-// reads the table and tries again.
+// reconcile writes the changed frontends, and repairs other parts of the table. After a failure, it
+// reads the table and retries.
 func (t *Table) reconcile(ctx context.Context, changed map[balancer.Key]*front) (err error) {
 	for range nft.Tries {
 		if !t.sound {
@@ -240,7 +238,7 @@ func (t *Table) write(ctx context.Context, changed map[balancer.Key]*front) erro
 	return t.dropChains(ctx, names)
 }
 
-// partsOf returns the endpoints of frontends, and the chains that they need.
+// partsOf returns the frontends' endpoints, and the chains that they need.
 func partsOf(wanted map[balancer.Key]*front) (endpoints map[netip.Addr]bool, needed []chain) {
 	endpoints = map[netip.Addr]bool{}
 	chains := map[chain]bool{}
@@ -292,8 +290,8 @@ func (t *Table) differing(wanted, changed map[balancer.Key]*front, next layout) 
 	return slices.SortedFunc(maps.Keys(keys), balancer.Key.Compare)
 }
 
-// writeElements adds the changes to the elements of these frontends to tx, and commits it. It uses
-// several transactions if there are many elements.
+// writeElements adds the changes to these frontends' elements to tx, and commits it. If there are
+// many elements, it uses several transactions.
 func (t *Table) writeElements(ctx context.Context, tx *nft.Tx, keys []balancer.Key, wanted map[balancer.Key]*front, next layout) error {
 	for len(keys) > 0 || tx.Len() > 0 {
 		e, size, n := changes{map[*nft.Set][]nft.Elem{}, map[*nft.Set][]nft.Elem{}}, 0, 0
@@ -325,7 +323,7 @@ func (t *Table) writeElements(ctx context.Context, tx *nft.Tx, keys []balancer.K
 	return nil
 }
 
-// dropChains deletes the chains that are not in names. The kernel deletes a chain itself if its
+// dropChains deletes the chains that are not in names. The kernel itself deletes a chain whose
 // device is removed.
 func (t *Table) dropChains(ctx context.Context, names map[string]bool) error {
 	if maps.Equal(t.chains, names) {
@@ -362,7 +360,7 @@ func (t *Table) commit(ctx context.Context, tx *nft.Tx) error {
 	return err
 }
 
-// removeLocked deletes the table, which no frontend needs, and saves its counts.
+// removeLocked deletes the table when no frontend needs it, and saves its counts.
 func (t *Table) removeLocked() error {
 	t.countLast()
 	err := t.table.Remove()
