@@ -9,7 +9,7 @@ import (
 
 // findTree follows the rules that were read, starting at the root. If they lead to every frontend
 // and nowhere else, they become the family's tree. Otherwise the tree stays unsure, and findTree
-// returns a description of the error.
+// describes the error.
 func (s *survey) findTree() string {
 	y := s.y
 	for chain := range s.rules {
@@ -114,8 +114,8 @@ func (t *treeReader) node(name string, at path, rules []string) (n *treeNode, wr
 	return n, ""
 }
 
-// below returns the path of the frontend of a chain. For a node, it returns the path of one of the
-// frontends below the node. If there is none, it returns the zero path.
+// below returns the path of the frontend to which a chain belongs. For a node, it returns the path
+// of any frontend below the node. If there is none, it returns the zero path.
 func (t *treeReader) below(chain string) path {
 	for range maxTreeDepth + 1 {
 		if k, ok := t.fronts[chain]; ok && k.Port.IsRange() {

@@ -12,9 +12,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// TestFindTree reads trees of chains from their rules, before and after the rules are damaged. A
-// tree without damage must be accepted. A tree in which a rule is missing, wrong or duplicate must
-// be refused.
+// TestFindTree reads trees of chains from intact and from damaged rules. An intact tree must be
+// accepted. A tree with a missing, wrong or duplicate rule must be refused.
 func TestFindTree(t *testing.T) {
 	for _, source := range keySources() {
 		for _, n := range []int{1, 40, 3000} {

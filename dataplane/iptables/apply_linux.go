@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// Apply makes the kernel's rules match the changes of a batch. It writes the differing chains in
-// few transactions, and all chains of a frontend in the same transaction. Then it removes the flows
+// Apply makes the kernel's rules match the changes of a batch. It writes changed chains in few
+// transactions, and all of a frontend's chains in the same transaction. Then it removes the flows
 // that conntrack still sends to removed backends.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	parts := map[inet.Family][]dataplane.Change{}
@@ -116,7 +116,7 @@ func (y *familyRules) proveLocked(ctx context.Context, written []xtables.Group) 
 			y.chains[name] = chainState{rules: got.Rules, epoch: c.epoch} // without a text hash, so the next plan writes it again
 			err = xtables.NotWritten(table, name, got)
 		case !ours && there && gone[name]:
-			y.chains[name] = chainState{rules: got.Rules, epoch: y.epoch} // the chain is an orphan
+			y.chains[name] = chainState{rules: got.Rules, epoch: y.epoch} // the chain is an orphan: it belongs to no frontend
 			err = xtables.NotWritten(table, name, got)
 		case ours || isHook(name):
 			y.hashes[name] = knownHash{got, c.text}
@@ -126,7 +126,7 @@ func (y *familyRules) proveLocked(ctx context.Context, written []xtables.Group) 
 	return err
 }
 
-// markUnprovedLocked makes the next plan rewrite the groups of p that were written, because the
+// markUnprovedLocked makes the next plan rewrite the groups in p that were written, because the
 // kernel's chains could not be verified.
 func (y *familyRules) markUnprovedLocked(p *plan, done int) {
 	for i, g := range p.groups[:done] {
@@ -165,9 +165,9 @@ func (y *familyRules) ensureJumps(ctx context.Context) error {
 	return nil
 }
 
-// replaceJumps replaces all jumps to the root chain. Each hook gets the given rule instead, or none
-// if rule is "". The chains in astray get none. The commands in lines come first, in the same
-// transaction.
+// replaceJumps replaces all jumps to the root chain. Each hook gets rule as its only jump, or no
+// jump if rule is "". The chains in astray get no jump. The commands in lines precede these changes
+// in the same transaction.
 func replaceJumps(ctx context.Context, tool *xtables.Tool, rule string, astray, lines []string) error {
 	for _, base := range slices.Concat(hooks(), astray) {
 		rules, err := tool.Rules(ctx, table, base)
@@ -186,8 +186,8 @@ func replaceJumps(ctx context.Context, tool *xtables.Tool, rule string, astray, 
 	return tool.Restore(ctx, xtables.Input(table, nil, lines...))
 }
 
-// prepareSets creates the sticky sets that a plan needs. It removes the clients of a slot's former
-// backend, because all of them would get the same new backend.
+// prepareSets creates the sticky sets that a plan needs. It removes the clients of a slot's
+// previous backend, because all of them would get the same new backend.
 func (y *familyRules) prepareSets(p *plan) error {
 	for ; y.slots < p.slots; y.slots++ {
 		if err := createSet(y.sets, stickySet(y.slots, y.name), y.name); err != nil {
@@ -214,7 +214,7 @@ func createSet(sets *ipset.Conn, name string, family inet.Family) error {
 	return sets.CreateTimed(name, ipset.HashIPPortIP, family)
 }
 
-// clear removes the entries of frontends with these keys from a sticky set.
+// clear removes these frontends' entries from a sticky set.
 func (y *familyRules) clear(set string, keys []balancer.Key) error {
 	header, err := y.sets.Header(set)
 	if err != nil || header.Elements == 0 {

@@ -14,8 +14,8 @@ type Options struct {
 	Log *slog.Logger
 	// Variant is the variant of iptables. Auto selects the host's variant.
 	Variant Variant
-	// Mark is the rule that marks the connections to frontends, without "-A" and the name of a
-	// chain (guard.Mark). If it is "", they are not marked.
+	// Mark is the rule that marks connections to frontends, without "-A" and a chain name
+	// (guard.Mark). If it is "", they are not marked.
 	Mark string
 }
 
@@ -42,10 +42,10 @@ func Capabilities() balancer.Capabilities {
 	}
 }
 
-// maxMovedPorts is the maximum number of ports of a range that endpoints serve at other ports. Each
-// endpoint has a rule for each port, and the first packet of a connection passes half of them. A
-// change of endpoints may write all rules of the range, so maxMovedRules limits their number: 3,000
-// rules are written in 0.2 s.
+// maxMovedPorts is the maximum number of ports in a moved range, which endpoints serve at other
+// ports. Each endpoint has a rule for each port, and on average, the first packet of a connection
+// passes half of them. A change to endpoints may write all rules for the range, so maxMovedRules
+// limits their number: writing 3,000 rules takes 0.2 s.
 const maxMovedPorts, maxMovedRules = 1000, 20_000
 
 // Needs returns the requirements of iptables mode.

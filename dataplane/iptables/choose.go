@@ -22,17 +22,17 @@ type target struct {
 }
 
 // These constants shape the chains that choose a backend. A statistic match costs about 60 ns in
-// the legacy backend and 100 ns in nft, so a list of a thousand would cost more than the rest of a
-// connection's first packet. On the other hand, each additional chain needs memory and time to
-// load.
+// the legacy backend and 100 ns in nft, so a list of a thousand would cost more than everything
+// else that the kernel does for a connection's first packet. But each additional chain needs memory
+// and time to load.
 const (
 	// maxInList is the maximum number of backends in a single list.
 	maxInList = 10
 	// inLeaf is the average number of backends in a chain, if a single list is too short for all
 	// backends.
 	inLeaf = 6
-	// minFan is the minimum number of chains that a chain leads to. Chains lead to more chains if
-	// the number of levels would exceed maxLevels.
+	// minFan is the minimum number of chains to which a chain leads. The number grows if there
+	// would be more than maxLevels levels.
 	minFan = 4
 	// hashFan and hashLevels are the shape of the chains that use the client's address.
 	hashFan, hashLevels = 8, 3
@@ -44,7 +44,7 @@ const (
 // chainWriter writes the chains that choose a target.
 type chainWriter struct {
 	coin coin
-	// prefix is the prefix of the names of chains below the frontend's chain.
+	// prefix is the name prefix of the chains below the frontend's chain.
 	prefix string
 	out    []xtables.Chain
 }
@@ -64,7 +64,7 @@ func choose(by coin, f *balancer.Frontend, targets []target) (rules []string, be
 		fan, _ := fanFor(len(targets), maxInList)
 		rules = c.turns("", targets, fan)
 	case isSourceHash(f):
-		// The shape is always the same, so clients do not move when the number of backends changes.
+		// This shape never changes, so clients do not move when the number of backends changes.
 		rules = c.branch(f, "", targets, hashFan, hashLevels)
 	case len(targets) <= maxInList:
 		rules = c.list(f, targets)
@@ -111,9 +111,9 @@ func isSourceHash(f *balancer.Frontend) bool {
 	return f.Scheduler == balancer.SourceHash || f.Scheduler == balancer.Maglev
 }
 
-// identity returns the name by which a target is hashed. It is the target's address without the
-// port, so a client gets the same host on several ports of a service. If the previous target is on
-// the same host, the name includes the port.
+// identity returns the name by which a target is hashed: the target's address without the port, so
+// a client gets the same host on several ports of a service. If the previous target is on the same
+// host, the name includes the port.
 func identity(targets []target, i int) string {
 	if a := targets[i].addr; i > 0 && targets[i-1].addr.Addr() == a.Addr() {
 		return a.String()
@@ -121,15 +121,15 @@ func identity(targets []target, i int) string {
 	return targets[i].addr.Addr().String()
 }
 
-// spreadByAddress distributes targets to chains of chains. The chain of a target depends only on
-// its address, so a change to one target only rewrites its chain and the chains that lead to it.
+// spreadByAddress distributes targets to a tree of chains. A target's chain depends only on its
+// address, so a change to one target only rewrites its chain and the chains that lead to it.
 func (c *chainWriter) spreadByAddress(f *balancer.Frontend, targets []target) []string {
 	fan, levels := fanFor(len(targets), inLeaf)
 	return c.branch(f, "", targets, fan, levels)
 }
 
 // fanFor returns the number of chains to which each chain leads, and the number of levels. n is the
-// number of targets, and leaf is the average number of targets in a chain of the last level.
+// number of targets, and leaf is the average number of targets in a chain at the last level.
 func fanFor(n, leaf int) (fan, levels int) {
 	for fan = minFan; ; fan *= 2 {
 		levels = 0
@@ -174,20 +174,20 @@ func (c *chainWriter) branch(f *balancer.Frontend, path string, targets []target
 	return rules
 }
 
-// digit returns the number of the chain that contains a backend at a level. It is less than fan,
-// and becomes one base-36 digit of the chain's name.
+// digit returns the number of the chain that contains a backend at a level. The number is less than
+// fan, and becomes one base-36 digit of the chain's name.
 func digit(a netip.AddrPort, level, fan int) int {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(a.String())) // a hash never fails
 	sum := h.Sum64()
 	sum ^= sum >> 32
-	sum *= 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio: distributes values that differ in few bits
+	sum *= 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio: separates values that differ in few bits
 	return int(sum>>(6*level)&63) * fan / 64
 }
 
-// turns returns rules of which each target gets exactly one of len(targets) consecutive
-// connections. If the number of targets is not a multiple of fan, the chain itself has rules for
-// the remainder. All other targets are in equally large chains, which are selected in turn.
+// turns returns rules that give each target exactly one of len(targets) consecutive connections. If
+// the number of targets is not a multiple of fan, the chain itself has rules for the remainder. All
+// other targets are in equally large chains, which are selected in turn.
 func (c *chainWriter) turns(path string, targets []target, fan int) []string {
 	n := len(targets)
 	if n <= maxInList {

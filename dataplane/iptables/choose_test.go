@@ -54,19 +54,19 @@ func chainsOf(t *testing.T, f *balancer.Frontend) map[string][]string {
 	for _, c := range append(made.below, made.front) {
 		for _, rule := range c.Rules {
 			if _, target, ok := strings.Cut(rule, "-g "); ok && chains[target] == nil {
-				t.Fatalf("chain %s jumps to %s, which does not come before it; want only jumps to earlier chains", c.Name, target)
+				t.Fatalf("chain %s jumps to %s, want jumps only to earlier chains", c.Name, target)
 			}
 		}
 		if len(c.Name) > 28 || chains[c.Name] != nil {
-			t.Fatalf("name %q of a chain is too long or a duplicate, want a short and unique name", c.Name)
+			t.Fatalf("chain name %q is too long or a duplicate", c.Name)
 		}
 		chains[c.Name] = c.Rules
 	}
 	return chains
 }
 
-// chance follows all paths through the chains from the given chain, and adds the probability of
-// each backend to got. It returns the length of the longest path.
+// chance follows all paths through the chains that start at chain, and adds each backend's
+// probability to got. It returns the length of the longest path.
 func chance(chains map[string][]string, chain string, p float64, got map[string]float64) int {
 	deepest := 0
 	for _, rule := range chains[chain] {
@@ -99,7 +99,7 @@ func after(rule, word string) string {
 	return rest
 }
 
-// TestShares adds the probabilities of all paths to each backend. Each sum must be the backend's
+// TestShares adds up the probabilities of all paths to each backend. The sum must be the backend's
 // share by weight.
 func TestShares(t *testing.T) {
 	for _, scheduler := range []balancer.Scheduler{balancer.WeightedRoundRobin, balancer.Random, balancer.RoundRobin} {
@@ -109,7 +109,7 @@ func TestShares(t *testing.T) {
 				got := map[string]float64{}
 				depth := chance(chainsOf(t, f), frontChain(f.Key), 1, got)
 				if depth > maxLevels+1 {
-					t.Errorf("depth of the chains of %s with %d targets = %d, want at most maxLevels", scheduler, n, depth)
+					t.Errorf("%s with %d targets: depth of chains = %d, want at most maxLevels", scheduler, n, depth)
 				}
 				sum := 0
 				for _, w := range weights {
@@ -129,8 +129,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestTurns simulates the counters in the rules. In each round, it opens as many connections as
-// there are backends. Each round must select each backend once.
+// TestTurns simulates the rules' counters and opens as many connections as there are backends,
+// several times. Each time, each backend must be selected once.
 func TestTurns(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 7, 10, 11, 13, 41, 97, 100, 997, 1000} {
 		f := frontend(balancer.RoundRobin, equal(n)...)
@@ -141,7 +141,7 @@ func TestTurns(t *testing.T) {
 				got[selectInTurn(chains, counters, frontChain(f.Key))]++
 			}
 			if len(got) != n {
-				t.Fatalf("backends selected in round %d with %d backends = %d, want all", round, n, len(got))
+				t.Fatalf("round %d with %d backends: selected backends = %d, want all", round, n, len(got))
 			}
 		}
 	}
@@ -169,8 +169,8 @@ func selectInTurn(chains map[string][]string, counters map[string]int, chain str
 // machines maps each BPF program that rules contain to a virtual machine that runs the program.
 type machines map[string]*bpf.VM
 
-// bySourceOf sends a packet through the chains, starting at the given chain. It returns the
-// destination in the rule that translates the packet.
+// bySourceOf sends a packet through the chains, starting at chain. It returns the destination in
+// the rule that translates the packet.
 func (m machines) bySourceOf(t *testing.T, chains map[string][]string, chain string, packet []byte) string {
 	for _, rule := range chains[chain] {
 		if _, code, ok := strings.Cut(rule, `--bytecode "`); ok {
@@ -222,14 +222,14 @@ func packetFrom(is4 bool, i int) []byte {
 	return p
 }
 
-// TestBySource distributes clients by a hash, and then removes a backend. Each backend must get the
-// share of clients that its weight specifies. At most a quarter of the clients of the remaining
-// backends may move.
+// TestBySource distributes clients by a hash, and then removes a backend. Each backend must get a
+// share of clients proportional to its weight. At most a quarter of the remaining backends' clients
+// may move.
 func TestBySource(t *testing.T) {
 	const clients = 1500
 	met := machines{}
 	for _, is4 := range []bool{true, false} {
-		for _, n := range []int{1, 2, 5, 11, 25, 97} { // smaller and larger than each number at which other schedulers change the structure of their chains
+		for _, n := range []int{1, 2, 5, 11, 25, 97} { // below and above the numbers at which other schedulers change the shape of their chains
 			weights := equal(n)
 			weights[0] = 3
 			f := frontend(balancer.Maglev, weights...)
@@ -263,15 +263,15 @@ func TestBySource(t *testing.T) {
 			if n > 1 {
 				t.Logf("IPv4 %v, %d backends: %.1f %% of the others' clients move with one", is4, n, 100*float64(moved)/clients)
 				if moved > clients/4 {
-					t.Errorf("IPv4 %v, %d backends: moved clients of the remaining backends = %d of %d, want at most a quarter", is4, n, moved, clients)
+					t.Errorf("IPv4 %v, %d backends: clients that left the remaining backends = %d of %d, want at most a quarter", is4, n, moved, clients)
 				}
 			}
 		}
 	}
 }
 
-// TestOneChangeIsSmall changes one of a thousand backends. Only the chains on the paths to this
-// backend may change.
+// TestOneChangeIsSmall changes one of a thousand backends. Only chains on the paths to this backend
+// may change.
 func TestOneChangeIsSmall(t *testing.T) {
 	weights := equal(1000)
 	before := chainsOf(t, frontend(balancer.Random, weights...))

@@ -15,8 +15,8 @@ import (
 // for hashes.
 type coin func(id string, share, rest int) string
 
-// byChance is a random coin. The kernel stores probabilities in 31 bits. With fewer decimals the
-// error would be noticeable with a thousand backends.
+// byChance is a random coin. The kernel stores probabilities in 31 bits. With fewer decimals, the
+// error would be noticeable for a thousand backends.
 func byChance(_ string, share, rest int) string {
 	return fmt.Sprintf("-m statistic --mode random --probability %.11f ", float64(share)/float64(rest))
 }
@@ -28,14 +28,14 @@ func inTurn(_ string, _, rest int) string {
 }
 
 // bySource returns a coin that always makes the same decision for a client. Every target has its
-// own hash, so few clients of the remaining targets move when targets are added or removed.
+// own hash, so few of the remaining targets' clients move when targets are added or removed.
 func bySource(is4 bool) coin {
 	return func(id string, share, rest int) string {
 		return "-m bpf --bytecode \"" + xtables.Bytecode(sourceCoin(is4, id, share, rest)) + "\" "
 	}
 }
 
-// sourceCoin returns the BPF program of a coin of bySource.
+// sourceCoin returns the BPF program for a coin of bySource.
 func sourceCoin(is4 bool, id string, share, rest int) []bpf.Instruction {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(id)) // a hash never fails
@@ -73,7 +73,6 @@ func sourceBelow(is4 bool, seed, limit uint32) []bpf.Instruction {
 	)
 }
 
-// coinOf returns the coin of the frontend's scheduler.
 func coinOf(f *balancer.Frontend) coin {
 	switch f.Scheduler {
 	case balancer.RoundRobin:

@@ -28,8 +28,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestIPVSFastPathConformance runs one case of the conformance suite with a fast path. "make soak"
-// runs all cases.
+// TestIPVSFastPathConformance runs one test of the conformance suite with a fast path. "make soak"
+// runs all tests.
 func TestIPVSFastPathConformance(t *testing.T) {
 	lab.NeedIPVS(t) // the emulated guest that has IPVS also has flowtables
 	o := options(xtables.NFT)
@@ -41,7 +41,7 @@ func TestIPVSFastPathConformance(t *testing.T) {
 	dataplanetest.Run(t, subject(o), cases...)
 }
 
-// subject describes iptables mode to the conformance suite. The host has the given options.
+// subject describes iptables mode to the conformance suite, with a host that uses these options.
 func subject(o host.Options) dataplanetest.Subject {
 	return dataplanetest.Subject{
 		Name:     "iptables, " + string(o.Variant),
@@ -62,10 +62,10 @@ func subject(o host.Options) dataplanetest.Subject {
 	}
 }
 
-// soakOnly returns the cases that run only in "make soak". With the nft backend, these cases test
+// soakOnly returns the tests that run only in "make soak". With the nft backend, these tests check
 // the effects of rules. Both backends have the same rules and need the same kernel matches, so the
-// legacy backend already covers them. The remaining cases test how the nft backend writes, replaces
-// and finds rules. With the legacy backend, the omitted cases damage the guard, which
+// legacy backend already covers these tests. The other tests check how the nft backend writes,
+// replaces and finds rules. With the legacy backend, the tests in the list damage the guard, as
 // TestGuardDamage in dataplane/host also does, or remove one of several addresses.
 func soakOnly(backend xtables.Variant) map[string]string {
 	skip := map[string]string{}
@@ -98,7 +98,7 @@ func soakOnly(backend xtables.Variant) map[string]string {
 	return skip
 }
 
-// options returns the options of the host that the conformance suite uses with iptables mode.
+// options returns the host's options in the conformance suite.
 func options(backend xtables.Variant) host.Options {
 	o := host.DefaultOptions()
 	o.Variant, o.Mode = backend, Needs()

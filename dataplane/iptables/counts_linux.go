@@ -16,11 +16,11 @@ import (
 // the old count.
 type counterState struct {
 	readings *counters.Readings
-	// last holds the counts of each chain's rules at the last reading. The family's lock guards it.
+	// last maps each chain to its rules' counts at the last reading. The family's lock guards it.
 	last map[string][]uint64
 }
 
-// chainOwners returns the frontend of each chain.
+// chainOwners maps each chain to its frontend.
 func (y *familyRules) chainOwners() map[string]*front {
 	owners := make(map[string]*front, len(y.chains))
 	for _, f := range y.fronts {
@@ -32,7 +32,7 @@ func (y *familyRules) chainOwners() map[string]*front {
 	return owners
 }
 
-// countedLocked returns the names of the chains with counters that a plan replaces or deletes.
+// countedLocked returns the names of counting chains that a plan replaces or deletes.
 func (y *familyRules) countedLocked(p *plan) (names []string) {
 	take := func(name string) {
 		if c, ok := y.chains[name]; ok && slices.ContainsFunc(c.targets, netip.AddrPort.IsValid) {
@@ -53,7 +53,6 @@ func (y *familyRules) countedLocked(p *plan) (names []string) {
 	return names
 }
 
-// endLocked saves the counts of a chain that is replaced or deleted.
 func (y *familyRules) endLocked(f *front, name string, counts []uint64) {
 	last := y.last[name]
 	delete(y.last, name)
@@ -71,7 +70,7 @@ func (y *familyRules) endLocked(f *front, name string, counts []uint64) {
 	}
 }
 
-// countLastLocked saves the counts of all chains. It is called after the jumps to them were
+// countLastLocked saves the counts of all chains. Call it after the jumps to the chains are
 // removed, and before the chains are deleted. If the counters can't be read, it uses the last
 // reading.
 func (y *familyRules) countLastLocked(ctx context.Context) {
@@ -82,7 +81,7 @@ func (y *familyRules) countLastLocked(ctx context.Context) {
 			y.endLocked(f, name, counts[name])
 		}
 	}
-	y.readings.Read(map[counters.BackendKey]counters.Count{}, time.Now()) // later calls of counts return this result
+	y.readings.Read(map[counters.BackendKey]counters.Count{}, time.Now()) // later calls to counts return this result
 }
 
 func (f *front) total(backend netip.AddrPort) counters.BackendKey {
@@ -107,8 +106,8 @@ func (y *familyRules) counts(ctx context.Context) map[counters.BackendKey]counte
 	return y.readings.Read(y.liveLocked(counts, epoch), started)
 }
 
-// liveLocked returns the counts of existing rules. It omits chains that were written after the
-// epoch of the reading, because readings already contains their former counts.
+// liveLocked returns the counts of existing rules. It omits chains that were written after epoch,
+// when counts was read, because readings already contains their previous counts.
 func (y *familyRules) liveLocked(counts map[string][]uint64, epoch uint64) map[counters.BackendKey]counters.Count {
 	owners := y.chainOwners()
 	all := make(map[counters.BackendKey]counters.Count, len(y.chains))

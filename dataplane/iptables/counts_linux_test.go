@@ -11,8 +11,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// counted returns the counters of the service "web". It reads the kernel's counters again, even if
-// they were read just before.
+// counted returns the counters of the service "web". It always reads the kernel's counters again.
 func (r *rig) counted() (total uint64, byBackend map[netip.AddrPort]dataplane.BackendCount, all dataplane.FrontendCount) {
 	r.Helper()
 	for _, y := range r.d.families {
@@ -21,7 +20,7 @@ func (r *rig) counted() (total uint64, byBackend map[netip.AddrPort]dataplane.Ba
 	byBackend = map[netip.AddrPort]dataplane.BackendCount{}
 	for _, f := range r.d.Counters() {
 		if f.Service != "web" || f.Port != "http" {
-			r.Fatalf("counters are of the service %s and port %s, want web and http", f.Service, f.Port)
+			r.Fatalf("counters belong to service %s and port %s, want web and http", f.Service, f.Port)
 		}
 		total, all = total+f.Connections, f
 		for _, b := range f.Backends {
@@ -103,7 +102,7 @@ func TestCountsOutliveTheRules(t *testing.T) {
 			}
 		}
 		nat("-N", "OTHER")
-		nat("-A", "OTHER", "-j", frontChain(f.Key)) // this jump prevents the deletion of the chain
+		nat("-A", "OTHER", "-j", frontChain(f.Key)) // this jump prevents the chain's deletion
 		if err := r.d.Close(context.Background(), false); err == nil {
 			r.Error("Close = nil, want an error")
 		}

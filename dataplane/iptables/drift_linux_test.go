@@ -25,7 +25,7 @@ func (r *rig) iptables(args ...string) string {
 }
 
 // observe compares everything in the kernel with the wanted state, and applies the frontends that
-// differ, as the engine does. It returns descriptions of the differences.
+// differ, as the engine does. It describes the differences.
 func (r *rig) observe(frontends ...*balancer.Frontend) (wrong []string) {
 	r.Helper()
 	seen, err := r.d.Observe(context.Background())
@@ -63,7 +63,7 @@ func TestReplacedRule(t *testing.T) {
 		for _, restart := range []bool{false, true} {
 			r.iptables("-R", chain, "1", "-p", "tcp", "-j", "DNAT", "--to-destination", "10.2.0.7:8080")
 			if _, name := r.ask(balancer.TCP); name != "s7" {
-				r.Fatalf("server that answers before the comparison = %s, want s7", name)
+				r.Fatalf("before the comparison: server = %s, want s7", name)
 			}
 			if restart {
 				if err := r.d.Close(context.Background(), true); err != nil {
@@ -74,7 +74,7 @@ func TestReplacedRule(t *testing.T) {
 			}
 			r.observe(f)
 			if _, name := r.ask(balancer.TCP); name != "s2" {
-				r.Errorf("restart %v: server that answers after the comparison = %s, want s2", restart, name)
+				r.Errorf("restart %v: server after the comparison = %s, want s2", restart, name)
 			}
 			if wrong := r.observe(f); len(wrong) > 0 {
 				r.Errorf("restart %v: differences after the repair = %v, want none", restart, wrong)
@@ -83,8 +83,6 @@ func TestReplacedRule(t *testing.T) {
 	})
 }
 
-// TestCountsOfDeletedRules deletes rules that count connections. The reported counts must not
-// decrease.
 func TestCountsOfDeletedRules(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2, 3, 4)
@@ -101,9 +99,9 @@ func TestCountsOfDeletedRules(t *testing.T) {
 	})
 }
 
-// TestOrphans creates chains as an earlier process could have left them, also in a family without
-// services. They must be deleted, unless a rule of another program jumps to them. Such a rule must
-// not make other changes fail.
+// TestOrphans creates chains that an earlier process could have left, also in a family without
+// services. A chain must be deleted unless another program's rule jumps to it. Such a rule must not
+// make other changes fail.
 func TestOrphans(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		six := strings.Replace("iptables-"+string(r.d.families[inet.IPv4].tool.Variant()), "ip", "ip6", 1)
@@ -117,7 +115,7 @@ func TestOrphans(t *testing.T) {
 		r.observe(f)
 		r.observe(f)
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Errorf("server that answers = %s, want s2", name)
+			r.Errorf("server = %s, want s2", name)
 		}
 		rules := r.iptables("-S")
 		if strings.Contains(rules, groupPrefix+"old") {
@@ -133,8 +131,8 @@ func TestOrphans(t *testing.T) {
 	})
 }
 
-// TestDeletedJumpNoticed deletes a jump just after vipd has changed the table. Comparing this table
-// takes a long time, so comparisons are rare. The next check must nevertheless find the damage.
+// TestDeletedJumpNoticed deletes a jump just after vipd has changed the table. Comparisons of this
+// table are slow and therefore rare. The next check must still find the damage.
 func TestDeletedJumpNoticed(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		var many []*balancer.Frontend
@@ -167,8 +165,8 @@ func TestDeletedJumpNoticed(t *testing.T) {
 	})
 }
 
-// TestSlotsOfRestoredService adds a removed service again, with other endpoints in the slots of the
-// former endpoints. The new endpoints must not get the former endpoints' clients.
+// TestSlotsOfRestoredService adds a removed service again, with other endpoints in the previous
+// endpoints' slots. The new endpoints must not get the previous endpoints' clients.
 func TestSlotsOfRestoredService(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.apply(r.sticky(2, 3))
@@ -189,12 +187,12 @@ func TestSlotsOfRestoredService(t *testing.T) {
 	})
 }
 
-// TestLostRoot deletes the root chain and the jumps to it. A full comparison must find that they
-// are missing. Apply must restore them.
+// TestLostRoot deletes the root chain and the jumps to it. A full comparison must detect this, and
+// Apply must restore them.
 func TestLostRoot(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		var all []*balancer.Frontend
-		for i := range 100 { // these are enough frontends for a tree of several chains
+		for i := range 100 { // enough frontends for a tree of several chains
 			f := r.web(balancer.TCP, 2)
 			f.Port, f.Key.Port = fmt.Sprint("p", i), balancer.PortRange(80+i)
 			all = append(all, f)
@@ -209,7 +207,7 @@ func TestLostRoot(t *testing.T) {
 			r.Error("differences = none, want one about the missing root chain")
 		}
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Errorf("server that answers = %s, want s2", name)
+			r.Errorf("server = %s, want s2", name)
 		}
 		if wrong := r.observe(all...); len(wrong) > 0 {
 			r.Errorf("differences after the repair = %v, want none", wrong)

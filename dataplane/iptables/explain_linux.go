@@ -46,7 +46,8 @@ func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, from neti
 	return e, y.findSticky(f, client, front.slots, &e)
 }
 
-// front returns the state of a frontend. It waits until the current change or ctx ends.
+// front returns the state of a frontend. It waits until the current change is complete or ctx is
+// done.
 func (y *familyRules) front(ctx context.Context, k balancer.Key) (*front, error) {
 	const pause = 10 * time.Millisecond
 	for !y.mu.TryLock() {
@@ -62,7 +63,7 @@ func (y *familyRules) front(ctx context.Context, k balancer.Key) (*front, error)
 	return nil, nil
 }
 
-// findSticky looks the client up in the sets of affinity, in the order of the rules.
+// findSticky looks the client up in the sticky sets, in the order of the rules.
 func (y *familyRules) findSticky(f *balancer.Frontend, client netip.Addr, slots map[netip.AddrPort]int, e *dataplane.Explanation) error {
 	if f.AffinityTimeout <= 0 {
 		return nil

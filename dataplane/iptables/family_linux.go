@@ -21,7 +21,7 @@ import (
 // table is the only table that this dataplane writes.
 const table = "nat"
 
-// familyRules is the known state of a family's rules in the kernel.
+// familyRules is what vipd knows about a family's rules in the kernel.
 type familyRules struct {
 	name inet.Family
 	tool *xtables.Tool
@@ -37,25 +37,25 @@ type familyRules struct {
 	tree   tree
 	// chains holds vipd's chains in the kernel.
 	chains map[string]chainState
-	// unsure reports whether the tree in the kernel may differ from tree.
+	// unsure reports whether the kernel's tree may differ from tree.
 	unsure bool
 	// jumps is the number of jumps to the root chain in the kernel's base chains. Zero means that a
 	// hook does not have exactly one jump.
 	jumps int
-	// strayChains lists the chains other than hooks that have jumps to the root chain.
+	// strayChains lists the chains that jump to the root chain but are not hooks.
 	strayChains []string
 	// hashes holds the kernel's hashes of vipd's chains, and of the jumps in the kernel's own
-	// chains. They were computed when the chains were written or last correct.
+	// chains. They were read when the chains were written or last found correct.
 	hashes map[string]knownHash
-	// broken holds the kernel's hashes of chains with wrong content.
+	// broken holds the kernel's hashes of chains whose content is wrong.
 	broken map[string]xtables.ChainHash
-	// exact reports whether the programs print rules as they were written.
+	// exact reports whether the iptables programs print rules as they were written.
 	exact bool
-	// formerChecked reports whether the other variants were searched for rules of an earlier
-	// process.
+	// formerChecked reports whether the other variants have been searched for an earlier process's
+	// rules.
 	formerChecked bool
-	// former lists the other variants in which rules of an earlier process still serve. formerly
-	// holds the frontends that need these rules.
+	// former lists the other variants in which an earlier process's rules still serve clients.
+	// formerly holds the frontends that need these rules.
 	former   []*xtables.Tool
 	formerly map[balancer.Key]bool
 	// epoch counts the writes.
@@ -66,22 +66,22 @@ type familyRules struct {
 	counterState
 }
 
-// knownHash holds two hashes of a chain: the hash that the kernel's rules had, and chainState.text,
-// where 0 means unknown.
+// knownHash holds two hashes of a chain: the hash of the kernel's rules, and chainState.text, where
+// 0 means unknown.
 type knownHash struct {
 	hash xtables.ChainHash
 	text uint64
 }
 
-// chainState is the known state of a chain in the kernel.
+// chainState is what vipd knows about a chain in the kernel.
 type chainState struct {
 	// text is a hash of the rules; 0 means unknown.
 	text  uint64
 	rules int
 	// epoch is the epoch in which the chain was written.
 	epoch uint64
-	// targets lists the backends to which the rules lead, in order, with the zero value for other
-	// rules. Only the chains of frontends, and the chains below, lead to backends.
+	// targets holds the backend to which each rule leads, or the zero value. Only frontends'
+	// chains, and the chains below them, lead to backends.
 	targets []netip.AddrPort
 	// to lists the chains to which the rules jump.
 	to []string
@@ -93,7 +93,7 @@ type front struct {
 	// service and port identify the frontend's counters.
 	service balancer.Name
 	port    string
-	// first is the first port of the endpoints of a range, and otherwise 0.
+	// first is the first of a range's endpoint ports, or 0 for a single port.
 	first uint16
 	chain string
 	below []string
@@ -114,7 +114,7 @@ func newFamily(name inet.Family, tool *xtables.Tool, sets *ipset.Conn, mark stri
 	return y
 }
 
-// forget resets the state as if the kernel had no objects of vipd.
+// forget resets the state as if the kernel had none of vipd's objects.
 func (y *familyRules) forget() {
 	y.fronts = map[balancer.Key]*front{}
 	y.chains = map[string]chainState{}
@@ -126,7 +126,6 @@ func (y *familyRules) forget() {
 
 func (y *familyRules) is4() bool { return y.name == inet.IPv4 }
 
-// state returns the state of a chain with these rules in the kernel.
 func (y *familyRules) state(c xtables.Chain) chainState {
 	var h maphash.Hash
 	h.SetSeed(y.seed)
@@ -148,8 +147,8 @@ func (y *familyRules) state(c xtables.Chain) chainState {
 	return s
 }
 
-// certain is the kernel's 31-bit representation of the probability 1. Programs print stored
-// probabilities with rounding errors.
+// certain is the kernel's 31-bit representation of the probability 1. The iptables programs print
+// stored probabilities with rounding errors.
 const certain = 1 << 31
 
 // canonical returns a rule in a form that does not depend on the program that printed it.
@@ -167,7 +166,7 @@ func canonical(rule string) string {
 	return before + option + strconv.FormatFloat(math.Round(chance*certain), 'f', 0, 64) + " " + strings.TrimSpace(after)
 }
 
-// targetOf returns the name of vipd's chain to which a rule leads, or "".
+// targetOf returns the name of the chain of vipd's to which a rule leads, or "".
 func targetOf(rule string) string {
 	if _, number, jumps := strings.Cut(rule, "-j "+nodePrefix); jumps {
 		return nodePrefix + number
@@ -176,8 +175,8 @@ func targetOf(rule string) string {
 	return target
 }
 
-// backendOf returns the backend to which a rule translates packets, or the zero value. The port is
-// 0 for a range of ports.
+// backendOf returns the backend to which a rule translates packets, or the zero value. For a port
+// range, the port is 0.
 func backendOf(rule string) netip.AddrPort {
 	_, text, _ := strings.Cut(rule, "--to-destination ")
 	if a, err := netip.ParseAddr(text); err == nil {
@@ -187,8 +186,8 @@ func backendOf(rule string) netip.AddrPort {
 	return to
 }
 
-// sizes returns the expected size of each chain, for [xtables.Tool.Compare]: the number of its
-// rules and of the rules that lead to it.
+// sizes returns the expected size of each chain, for [xtables.Tool.Compare]: its own rules and the
+// rules that lead to it.
 func (y *familyRules) sizes() map[string]int {
 	want := make(map[string]int, len(y.chains))
 	for name, c := range y.chains {
@@ -207,8 +206,8 @@ func (y *familyRules) same(c xtables.Chain) bool {
 	return ok && have.text == y.state(c).text
 }
 
-// assign gives a slot to every backend of f that gets connections: its current slot, or the first
-// free slot. fresh lists the slots that may have belonged to another backend.
+// assign gives a slot to each of f's backends: its current slot, or the first free slot if it gets
+// new connections. fresh lists the slots that may have belonged to other backends.
 func (y *familyRules) assign(f *balancer.Frontend) (slots map[netip.AddrPort]int, used int, fresh []int) {
 	if f.AffinityTimeout <= 0 {
 		return nil, 0, nil
@@ -216,7 +215,7 @@ func (y *familyRules) assign(f *balancer.Frontend) (slots map[netip.AddrPort]int
 	slots = map[netip.AddrPort]int{}
 	taken := map[int]bool{}
 	old := y.fronts[f.Key]
-	if old == nil || old.slots == nil { // an earlier frontend at the key may have used all slots
+	if old == nil || old.slots == nil { // an earlier frontend with this key may have used all slots
 		used = y.slots
 	}
 	if old != nil && old.slots != nil {
@@ -244,7 +243,7 @@ func (y *familyRules) assign(f *balancer.Frontend) (slots map[netip.AddrPort]int
 	return slots, used, fresh
 }
 
-// keys returns the sorted keys of the frontends in the kernel, except for the keys in without.
+// keys returns the sorted keys of the frontends in the kernel, except the keys in without.
 func (y *familyRules) keys(without map[balancer.Key]bool) []balancer.Key {
 	keys := make([]balancer.Key, 0, len(y.fronts))
 	for k := range y.fronts {

@@ -21,8 +21,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestForeignEdits makes random changes, restarts the dataplane, and edits vipd's chains like
-// another program. After all reported damage is repaired, the kernel must have exactly the desired
+// TestForeignEdits makes random changes, restarts the dataplane, and edits vipd's chains as another
+// program might. After all reported damage is repaired, the kernel must have exactly the desired
 // rules.
 func TestForeignEdits(t *testing.T) {
 	lab.Require(t)
@@ -35,7 +35,7 @@ func TestForeignEdits(t *testing.T) {
 	}
 }
 
-// foreignEditor changes frontends at random, and edits vipd's chains like another program.
+// foreignEditor changes frontends at random, and edits vipd's chains as another program might.
 type foreignEditor struct {
 	*rand.Rand
 	*testing.T
@@ -140,8 +140,8 @@ func (v *foreignEditor) change() {
 	}
 }
 
-// edit changes one of vipd's chains, the whole table nat, or the jumps to vipd's chains, like
-// another program.
+// edit changes one of vipd's chains, the whole table nat, or the jumps to vipd's chains, as another
+// program might.
 func (v *foreignEditor) edit() {
 	v.Helper()
 	program := []string{"iptables-", "ip6tables-"}[v.IntN(2)] + string(v.backend)
@@ -184,14 +184,14 @@ func (v *foreignEditor) edit() {
 
 func (v *foreignEditor) save(program string) []string {
 	v.Helper()
-	out, err := exec.Command(program+"-save", "-t", "nat").Output() // without standard error, which contains messages about tables of the other backend
+	out, err := exec.Command(program+"-save", "-t", "nat").Output() // without standard error, which contains messages about the other backend's tables
 	if err != nil {
 		v.Fatal(err)
 	}
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
-// repairUntilIntact checks and repairs the table until no damage is reported, as the engine does.
+// repairUntilIntact checks and repairs the table like the engine, until no damage is reported.
 func (v *foreignEditor) repairUntilIntact() {
 	v.Helper()
 	for range 4 {
@@ -280,8 +280,8 @@ func (v *foreignEditor) wrong() string {
 }
 
 // TestToolThatDoesNothing replaces an iptables program with a program that reports success without
-// changing anything. Every attempt to add, change or remove a frontend, or to repair a rule, must
-// then result in an error.
+// changing anything. Each attempt to add, change or remove a frontend, or to repair a rule, must
+// then return an error.
 func TestToolThatDoesNothing(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f, g := r.web(balancer.TCP, 2, 3), r.web(balancer.UDP, 2)
@@ -305,14 +305,14 @@ func TestToolThatDoesNothing(t *testing.T) {
 			for _, try := range []string{"first", "second"} {
 				err := r.d.Apply(context.Background(), []dataplane.Change{c})
 				if err == nil || !strings.Contains(err.Error(), "differ from vipd's") {
-					r.Errorf("error of %s, attempt %s = %v, want an error with the words \"differ from vipd's\"", what, try, err)
+					r.Errorf("%s, attempt %s: error = %v, want an error that contains \"differ from vipd's\"", what, try, err)
 				}
 			}
 		}
 		r.Setenv("PATH", path)
 		r.observe(f)
 		if _, name := r.ask(balancer.TCP); name != "s2" && name != "s3" {
-			r.Errorf("server that answers = %q, want s2 or s3", name)
+			r.Errorf("server = %q, want s2 or s3", name)
 		}
 		if wrong := r.observe(f); len(wrong) > 0 {
 			r.Errorf("differences after the repair = %v, want none", wrong)

@@ -27,7 +27,7 @@ type Dataplane struct {
 	caps     balancer.Capabilities
 	sets     *ipset.Conn
 	families map[inet.Family]*familyRules
-	// reapplied reports whether the engine was already asked to apply everything.
+	// reapplied reports whether Observe has already requested that the engine apply everything.
 	reapplied bool
 	// missing holds the reasons why families are unavailable.
 	missing map[inet.Family]error
@@ -44,8 +44,8 @@ var (
 
 // New tests with trial chains and a trial set which features work here, and returns a dataplane
 // that adopts the existing rules. It returns an error if neither IPv4 nor IPv6 works. It also
-// returns an error if a family has an obstacle that other modes don't have: an unreadable table, or
-// programs that hold the lock until ctx ends.
+// returns an error if a problem that does not affect other modes blocks a family: an unreadable
+// table, or another program that holds the lock until ctx is done.
 func New(ctx context.Context, o Options) (*Dataplane, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	d := &Dataplane{mark: o.Mark, caps: Capabilities(), families: map[inet.Family]*familyRules{}, missing: map[inet.Family]error{}}
@@ -87,8 +87,8 @@ const busyPause = 100 * time.Millisecond
 
 // find returns the tool of a family, and reports whether the tool prints rules as they were
 // written. It removes unsupported features from the capabilities. While other programs hold the
-// lock, it retries until ctx ends, because a missing family stays missing for the lifetime of the
-// process.
+// lock, it retries until ctx is done, because a missing family stays missing for the lifetime of
+// the process.
 func (d *Dataplane) find(ctx context.Context, name inet.Family, o Options) (tool *xtables.Tool, exact bool, err error) {
 	var busy error
 	for {
@@ -108,11 +108,10 @@ func (d *Dataplane) find(ctx context.Context, name inet.Family, o Options) (tool
 	}
 }
 
-// trialSet returns the name of the set that is created and destroyed to prove that sets work.
 func trialSet(family inet.Family) string { return "vipd-trial" + family.Digit() }
 
 // try tests the features that rules need, and reports whether rules are printed as they are
-// written. It removes missing features of single schedulers and protocols from caps.
+// written. If only some schedulers or protocols lack a feature, it removes them from caps.
 func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balancer.Capabilities, mark string) (exact bool, err error) {
 	is4 := tool.Family() == inet.IPv4
 	to := netip.MustParseAddrPort("198.51.100.1:9") // a documentation address (RFC 5737, RFC 3849)
@@ -164,7 +163,7 @@ func sameText(written, read string) bool { return canonical(written) == canonica
 
 // refused tries a rule in a trial chain. missing reports whether the kernel or iptables refuses the
 // rule, and same whether iptables prints the rule as it was written. It returns an error if the
-// trial could not be made, for example because another program holds the lock.
+// trial was not possible, for example because another program holds the lock.
 func refused(ctx context.Context, tool *xtables.Tool, rule string) (missing, same bool, err error) {
 	read, err := tool.Try(ctx, table, rule)
 	if xtables.IsBusy(err) || ctx.Err() != nil {
@@ -181,8 +180,8 @@ func (d *Dataplane) Traits() dataplane.Traits {
 	return dataplane.Traits{Needs: Needs(), Detail: d.detail()}
 }
 
-// detail returns a line that describes the variant of each family and why it was selected. For a
-// missing family, it gives the reason.
+// detail describes in one line each family's variant and why it was selected. For a missing family,
+// it gives the reason.
 func (d *Dataplane) detail() string {
 	var parts []string
 	variants := map[string]bool{}
@@ -209,12 +208,12 @@ func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return diges
 // closeTime limits the duration of Close.
 const closeTime = 20 * time.Second
 
-// Close keeps everything in the kernel if keep is set, and otherwise removes it. Established
-// connections end with their rules only if nothing else on the host uses conntrack.
+// Close keeps everything in the kernel if keep is set, and otherwise removes it. If nothing else on
+// the host uses conntrack, removing the rules also ends established connections.
 func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	defer d.sets.Close()
 	failed := d.Tracker.Close()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime) // nothing drains, and nothing may be left in the kernel
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime) // the removal must complete even after ctx is done
 	defer cancel()
 	for _, name := range inet.Families() {
 		if y := d.families[name]; y != nil && keep {

@@ -12,21 +12,21 @@ import (
 // The chains of this dataplane are in the nat table. iptables accepts names of up to 28 characters
 // (XT_EXTENSION_MAXNAMELEN).
 const (
-	// rootChain is the chain that PREROUTING and OUTPUT lead to.
+	// rootChain is the chain to which PREROUTING and OUTPUT jump.
 	rootChain = "VIPD-SERVICES"
 	// nodePrefix is the name prefix of the dispatch tree's other chains.
 	nodePrefix = "VIPD-N-"
-	// groupPrefix is the name prefix of chains with some of a frontend's backends. stickyPrefix is
-	// the name prefix of chains of a single backend of a frontend with affinity.
+	// groupPrefix is the name prefix of a chain for some of a frontend's backends. stickyPrefix is
+	// the name prefix of a chain for a single backend, if the frontend has affinity.
 	groupPrefix  = "VIPD-E-"
 	stickyPrefix = "VIPD-A-"
 	// frontPrefix is the name prefix of frontends' chains. An IPv4 address follows, or "6-" and a
-	// hash. For a range of ports, it is "4-" or "6-" and a hash.
+	// hash. For a port range, it is "4-" or "6-" and a hash.
 	frontPrefix = "VIPD-"
 )
 
-// hooks returns the kernel's chains that lead to the root: for forwarded or incoming traffic, and
-// for the node's own.
+// hooks returns the kernel's chains that jump to the root: PREROUTING for arriving packets, and
+// OUTPUT for the node's own packets.
 func hooks() []string { return []string{"PREROUTING", "OUTPUT"} }
 
 // isOurs reports whether a chain of the nat table belongs to this dataplane.
@@ -42,7 +42,7 @@ func isFront(chain string) bool {
 }
 
 // frontChain returns the name of a frontend's chain: VIPD-10.96.0.10:80/t. It contains a hash
-// instead of an IPv6 address or a range of ports, which are too long.
+// instead of an IPv6 address or a port range, because these are too long.
 func frontChain(k balancer.Key) string {
 	letter := "/" + string(k.Proto[:1])
 	switch {

@@ -10,8 +10,8 @@ import (
 )
 
 // note is the comment in the last rule of a frontend's chain: the frontend, its digest, and the
-// number of rules in this chain and in the chains below it. A note with another digest or number
-// shows that the chains must be written again.
+// number of rules in this chain and in the chains below it. If the digest or the number differs,
+// the chains must be written again.
 type note struct {
 	key     balancer.Key
 	service balancer.Name
@@ -20,7 +20,6 @@ type note struct {
 	rules   int
 }
 
-// rule returns the rule with the note.
 func (n note) rule() string {
 	name := string(n.service)
 	if n.port != "" {

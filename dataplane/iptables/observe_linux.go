@@ -19,8 +19,8 @@ import (
 )
 
 // Observe reads vipd's chains of the nat table. It recognises frontends by their notes and numbers
-// of rules. Frontends of an earlier process in another variant count as damaged, and serve until
-// they are applied here.
+// of rules. An earlier process's frontends in another variant count as damaged, and continue to
+// serve until they are applied here.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
 	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, ReapplyAll: !d.reapplied}
 	for _, name := range inet.Families() {
@@ -56,7 +56,7 @@ func (y *familyRules) observe(ctx context.Context, seen *dataplane.Observation) 
 	}
 	y.look.Found(stamp)
 	damage := s.adopt(seen.Digests)
-	if !y.formerChecked || len(y.former) > 0 { // done last, so a frontend in both variants is applied again, and removed from the former variant
+	if !y.formerChecked || len(y.former) > 0 { // done last, so a frontend in both variants is applied again, and removed from the other variant
 		if err := y.findFormer(ctx, seen.Digests); err != nil {
 			return err
 		}
@@ -134,8 +134,8 @@ func (y *familyRules) countSets() (int, error) {
 	}
 }
 
-// countJumps records the jumps to the root, and describes a hook that does not have exactly one
-// jump.
+// countJumps records the jumps to the root, and describes the first hook that does not have exactly
+// one jump.
 func (y *familyRules) countJumps(leads []xtables.Lead) (wrong string) {
 	count := map[string]int{}
 	y.jumps, y.strayChains = len(hooks()), nil
@@ -161,11 +161,11 @@ func (y *familyRules) countJumps(leads []xtables.Lead) (wrong string) {
 	return wrong
 }
 
-// survey holds the content of the nat table that one Observe has read.
+// survey is the content of the nat table, as read by one call to Observe.
 type survey struct {
 	y *familyRules
-	// rules maps each of vipd's chains to its rules. below maps the hash of a frontend to the names
-	// of the chains below its chain.
+	// rules maps each of vipd's chains to its rules. below maps a frontend's hash to the names of
+	// the chains below its chain.
 	rules map[string][]string
 	below map[string][]string
 	// hashes holds the hashes of the chains, and of the jumps in the kernel's own chains.
@@ -222,8 +222,8 @@ func (s *survey) adopt(digests map[balancer.Key]dataplane.Digest) (damage []stri
 	return damage
 }
 
-// compare returns the states of the read chains, and the chains that have changed. It keeps the
-// counts of changed chains.
+// compare returns the states of the chains that were read, and the names of changed chains. It
+// saves the counts of changed chains.
 func (s *survey) compare() (read map[string]chainState, changed map[string]bool) {
 	y := s.y
 	owners := y.chainOwners()
@@ -254,8 +254,8 @@ func (s *survey) compare() (read map[string]chainState, changed map[string]bool)
 	return read, changed
 }
 
-// alike reports whether chains have the same rules. If their texts can't be compared, it compares
-// the number of rules, and the chains and backends to which they lead.
+// alike reports whether chains have the same rules. If the text of the rules can't be compared, it
+// compares their number, and the chains and backends to which they lead.
 func (y *familyRules) alike(c, d chainState) bool {
 	if y.exact && c.text != 0 && d.text != 0 {
 		return c.text == d.text
@@ -272,8 +272,8 @@ func (y *familyRules) saved(chain string, rules []string) chainState {
 	return s
 }
 
-// front returns the state of the frontend that n describes. last is its last known state, or nil.
-// If its chains were changed, the digest is 0.
+// front returns the state of the frontend that n describes. last is the frontend's last known
+// state, or nil. If its chains have changed, the digest is 0.
 func (s *survey) front(n note, last *front, changed map[string]bool) *front {
 	f := &front{digest: n.digest, service: n.service, port: n.port, first: firstOf(n.key.Port), chain: frontChain(n.key), below: s.below[keyHash(n.key)]}
 	intact := !changed[f.chain]
@@ -283,7 +283,7 @@ func (s *survey) front(n note, last *front, changed map[string]bool) *front {
 		rules := s.rules[name]
 		count += len(rules)
 		if n.key.Port.IsRange() && len(rules) > 0 {
-			f.first = cmp.Or(backendOf(rules[0]).Port(), f.first) // of a moved range
+			f.first = cmp.Or(backendOf(rules[0]).Port(), f.first) // relevant only for a moved range
 		}
 		slot, isSlot := slotOf(name)
 		if !isSlot || len(rules) == 0 {
@@ -324,8 +324,8 @@ func slotOf(chain string) (int, bool) {
 	return slot, ok && cut && err == nil
 }
 
-// Intact checks whether the table has changed since it was last correct, and if so compares it with
-// its expected state.
+// Intact checks whether the table has changed since it was last correct. If so, it compares the
+// table with its expected content.
 func (d *Dataplane) Intact(ctx context.Context) (reason string, failed error) {
 	for _, name := range inet.Families() {
 		if y := d.families[name]; y != nil {
@@ -349,7 +349,7 @@ func (y *familyRules) intact(ctx context.Context) (string, error) {
 	}, func() (string, error) { return y.contentLocked(ctx) })
 }
 
-// contentLocked compares the chains with their last known hashes. It returns a text that names a
+// contentLocked compares the chains with their last known hashes. It returns a reason that names a
 // chain that differs, or "".
 func (y *familyRules) contentLocked(ctx context.Context) (string, error) {
 	prints, err := y.tool.ChainHashes(ctx, table, rootChain, slices.AppendSeq(hooks(), maps.Keys(y.chains)))

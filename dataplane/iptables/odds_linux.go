@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane"
 )
 
-// partOption is the match that shareCoin and clientCoin write, in rules that are never sent to the
-// kernel. Its value is the fraction of packets that match.
+// partOption is the match option in rules that shareCoin and clientCoin create. These rules are
+// never sent to the kernel. Its value is the fraction of packets that match.
 const partOption = "--part "
 
 // shareCoin is a coin for schedulers that do not depend on the client.
@@ -20,7 +20,7 @@ func shareCoin(_ string, share, rest int) string {
 	return partOption + strconv.FormatFloat(float64(share)/float64(rest), 'g', -1, 64) + " "
 }
 
-// clientCoin returns a coin that makes the decisions of bySource for one client. It runs the BPF
+// clientCoin returns a coin that decides for one client as bySource's coin would. It runs the BPF
 // program that the kernel would run.
 func clientCoin(client netip.Addr) coin {
 	header := make([]byte, 20)
@@ -82,7 +82,7 @@ func (w *walk) follow(rules []string, part float64) {
 	}
 }
 
-// choiceOf returns a text that describes how the rules of f choose a backend.
+// choiceOf describes how f's rules choose a backend.
 func choiceOf(f *balancer.Frontend) string {
 	switch {
 	case f.Scheduler == balancer.DestinationHash:

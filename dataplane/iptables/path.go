@@ -14,7 +14,7 @@ import (
 // address and protocol with a prefix of the port.
 type path struct {
 	bits [19]byte
-	// addr is the number of bits of the address, 32 or 128. len is the number of significant bits.
+	// addr is the length of the address in bits, 32 or 128. len is the number of significant bits.
 	addr, len int
 }
 
@@ -28,7 +28,6 @@ func protocols() []balancer.Protocol {
 	return []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP}
 }
 
-// pathOf returns the whole path of a key.
 func pathOf(k balancer.Key) path {
 	p := path{addr: k.Addr.BitLen()}
 	n := copy(p.bits[:], k.Addr.AsSlice())
@@ -42,7 +41,7 @@ func pathOf(k balancer.Key) path {
 	return p
 }
 
-// key returns the key of a whole path.
+// key returns the key whose whole path is p.
 func (p path) key() balancer.Key {
 	addr, _ := netip.AddrFromSlice(p.bits[:p.addr/8])
 	return balancer.Key{Addr: addr, Port: balancer.PortRange(p.port()), Proto: p.proto()}
@@ -93,8 +92,8 @@ func (p path) common(q path) int {
 	return min(n, p.len, q.len)
 }
 
-// match returns the match for packets under the prefix p. The rule only sees packets under the
-// prefix within.
+// match returns a rule's match for destinations with the prefix p. The rule only sees destinations
+// with the prefix within.
 func (p path) match(within path) string {
 	text := ""
 	if within.len < p.addr {

@@ -10,26 +10,26 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// plan is a list of writes from the kernel's state to the state after a batch: first the chains of
-// frontends, then the tree that leads to them, then deletions of unused chains.
+// plan lists the writes that turn the kernel's state into the state after a batch: first the chains
+// of frontends, then the tree that leads to them, then deletions of unused chains.
 type plan struct {
 	groups []xtables.Group
 	// owners holds the key of each group's frontend, or the zero key for the groups of the tree.
 	owners []balancer.Key
-	// treeFrom and treeTo are the bounds of the tree's groups in groups.
+	// treeFrom and treeTo are the bounds of the tree's part of groups.
 	treeFrom, treeTo int
 	tree             tree
 	fronts           map[balancer.Key]*front // nil means that the frontend is removed
-	// clear maps a slot to the frontends whose clients in the slot's sticky set belong to a former
-	// backend.
+	// clear maps a slot to the frontends whose clients in the slot's sticky set belong to a
+	// previous backend.
 	clear map[int][]balancer.Key
 	// slots is the number of required sticky sets.
 	slots int
-	// counts holds the counters of replaced and deleted chains before the write, if they are known.
+	// counts holds the counters of chains that the plan replaces or deletes, as read before the
+	// write, if known.
 	counts map[string][]uint64
 }
 
-// planLocked plans the changes of a batch, except for the keys in bad.
 func (y *familyRules) planLocked(batch []dataplane.Change, bad map[balancer.Key]error) *plan {
 	p := &plan{tree: y.tree, fronts: map[balancer.Key]*front{}, clear: map[int][]balancer.Key{}}
 	var added, gone []balancer.Key
@@ -65,7 +65,7 @@ func (p *plan) add(owner balancer.Key, g xtables.Group) {
 	p.owners = append(p.owners, owner)
 }
 
-// planFrontLocked plans the chains of a frontend that differ, in one transaction.
+// planFrontLocked plans a frontend's changed chains, in one transaction.
 func (y *familyRules) planFrontLocked(p *plan, f *balancer.Frontend, was *front) {
 	next := &front{digest: digest(f, y.mark), service: f.Service, port: f.Port, first: firstTarget(f), proved: true}
 	same := was != nil && was.digest == next.digest && y.chains[was.chain].rules > 0
@@ -100,12 +100,12 @@ func (y *familyRules) planFrontLocked(p *plan, f *balancer.Frontend, was *front)
 	p.add(f.Key, g)
 }
 
-// rebuildFrom is the minimum number of added frontends for which a smaller tree is rebuilt instead
-// of extended.
+// rebuildFrom is the minimum number of added frontends for which the tree is rebuilt instead of
+// extended. They must also be at least as many as the existing frontends.
 const rebuildFrom = 64
 
 // planTreeLocked plans the changed nodes of the tree. If the tree in the kernel is unknown, or
-// would become too deep, it plans a new tree with new names, and then makes the root lead to that
+// would become too deep, it plans a new tree with new names, and then makes the root jump to that
 // tree.
 func (y *familyRules) planTreeLocked(p *plan, added, gone []balancer.Key) {
 	var c changes
@@ -219,8 +219,8 @@ func (y *familyRules) orphansLocked() (names []string) {
 	return names
 }
 
-// removeOrphansLocked deletes orphans, which a killed process may leave. A chain that another
-// program's rule leads to can't be deleted, which is not an error.
+// removeOrphansLocked deletes orphans, which a killed process may leave. If another program's rule
+// jumps to an orphan, it can't be deleted, which is not an error.
 func (y *familyRules) removeOrphansLocked(ctx context.Context) {
 	if y.unsure && len(y.fronts) > 0 { // the chains may lead to frontends
 		return

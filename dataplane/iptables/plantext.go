@@ -12,8 +12,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// Render returns the rules of frontends in an empty nat table as input of iptables-restore and
-// ip6tables-restore. The sets for affinity precede them as input of ipset restore. mark is
+// Render returns the frontends' rules in an empty nat table, as input for iptables-restore and
+// ip6tables-restore. The sets for affinity precede them, as input for ipset restore. mark is
 // Options.Mark.
 func Render(frontends []*balancer.Frontend, mark string) string {
 	var b strings.Builder

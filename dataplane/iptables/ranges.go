@@ -11,8 +11,7 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// rangesOf returns the ranges of ports among keys by the path of their address, the narrowest
-// first.
+// rangesOf maps the path of each address to the port ranges in keys, the narrowest range first.
 func rangesOf(keys []balancer.Key) map[path][]balancer.Key {
 	all := map[path][]balancer.Key{}
 	for _, k := range keys {
@@ -31,7 +30,6 @@ func compareRanges(a, b balancer.Key) int {
 	return cmp.Or(cmp.Compare(a.Port.Len(), b.Port.Len()), a.Compare(b))
 }
 
-// addressPath returns the path of the address of k.
 func addressPath(k balancer.Key) path {
 	p := pathOf(k)
 	return p.prefix(p.addr)
@@ -46,7 +44,7 @@ func rangeRule(k balancer.Key) string {
 	return fmt.Sprintf("-p %s -m %s --dport %d:%d -g %s", k.Proto, k.Proto, k.Port.First(), k.Port.Last(), frontChain(k))
 }
 
-// rangesAt returns the port ranges on the address at, in n or a node below it.
+// rangesAt returns the port ranges on the address with the path at, from n or a node below it.
 func (n *treeNode) rangesAt(at path) []balancer.Key {
 	for n.at != at {
 		i := slices.IndexFunc(n.branches, func(b branch) bool { return b.node != nil && b.at.covers(at) })
@@ -96,7 +94,7 @@ func (t *tree) withRanges(n *treeNode, at path, ranges []balancer.Key, changed *
 	return t.dividedIfFull(&copied, changed)
 }
 
-// newRangeNode returns the node of an address with these ranges.
+// newRangeNode returns the node for an address with these ranges.
 func (t *tree) newRangeNode(at path, branches []branch, ranges []balancer.Key, fan int) *treeNode {
 	t.next++
 	n := t.divide(at, nodeName(t.next), branches, fan)
@@ -104,8 +102,8 @@ func (t *tree) newRangeNode(at path, branches []branch, ranges []balancer.Key, f
 	return n
 }
 
-// firstTarget returns the first port of the endpoints of a range, or 0 for a single port. Endpoints
-// that get no new connections may still have an earlier port.
+// firstTarget returns the first of a range's endpoint ports, or 0 for a single port. It ignores
+// endpoints that get no new connections, because they may still have an earlier port.
 func firstTarget(f *balancer.Frontend) uint16 {
 	i := slices.IndexFunc(f.Backends, func(b balancer.Backend) bool { return b.State == balancer.Active })
 	if !f.Key.Port.IsRange() || i < 0 {
@@ -114,9 +112,10 @@ func firstTarget(f *balancer.Frontend) uint16 {
 	return f.Backends[i].Addr.Port()
 }
 
-// addMoved gives every target of a moved range a chain with a rule for each port. A single rule
-// with an offset of ports (--to-destination ADDRESS:9000-9999/8000) would sometimes lead to a wrong
-// port: if a flow with the translated addresses exists, the kernel chooses the next port.
+// addMoved gives each target of a moved range (served at other ports) a chain with a rule for each
+// port. A single rule with a port offset (--to-destination ADDRESS:9000-9999/8000) would sometimes
+// lead to a wrong port: if a flow with the translated addresses exists, the kernel chooses the next
+// port.
 func (m *form) addMoved(f *balancer.Frontend, targets []target) {
 	for i := range targets {
 		w := &targets[i]
@@ -130,8 +129,8 @@ func (m *form) addMoved(f *balancer.Frontend, targets []target) {
 	}
 }
 
-// movedChain returns the name of the chain for a target of a moved range. Other chains with
-// groupPrefix have no capital letter after the hash.
+// movedChain returns the chain name for a target of a moved range. Other chains with groupPrefix
+// have no capital letter after the hash.
 func movedChain(k balancer.Key, i int) string {
 	return groupPrefix + keyHash(k) + "-P" + strconv.Itoa(i)
 }

@@ -9,8 +9,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestRangeNode builds trees with ranges on an address. Only the node of the address may have rules
-// for the ranges. These must follow the rules for single ports, with the narrowest range first.
+// TestRangeNode builds trees with ranges on an address. Only the address's node may have rules for
+// ranges. These rules must follow the rules for single ports, with the narrowest range first.
 func TestRangeNode(t *testing.T) {
 	keyOf := func(text string) balancer.Key {
 		k, err := balancer.ParseKey(text)
@@ -41,7 +41,7 @@ func TestRangeNode(t *testing.T) {
 		root := newTree(true).build(keys).root
 		node := root.branches[0].node
 		if got := node.chain().Rules; !slices.Equal(got, c.want) {
-			t.Errorf("%s: rules of the address = %q, want %q", c.name, got, c.want)
+			t.Errorf("%s: rules for the address = %q, want %q", c.name, got, c.want)
 		}
 		want := []string{"-d 10.96.0.1/32 -g " + node.name, "-d 10.96.0.2/32 -p tcp -m tcp --dport 8001 -g VIPD-10.96.0.2:8001/t", keeper(true)}
 		if got := root.chain().Rules; !slices.Equal(got, want) {
@@ -51,7 +51,8 @@ func TestRangeNode(t *testing.T) {
 }
 
 // TestRulesBetweenRanges counts the rules that a first packet to one of 1,000 single ports passes,
-// with 1,000 ranges on other addresses. The number must be the same as with other single ports.
+// next to 1,000 ranges on other addresses. With single ports instead of ranges, the number must be
+// the same.
 func TestRulesBetweenRanges(t *testing.T) {
 	most := func(others balancer.PortRange) (n int) {
 		var single, all []balancer.Key
@@ -69,7 +70,7 @@ func TestRulesBetweenRanges(t *testing.T) {
 		return n
 	}
 	if got, want := most(balancer.NewPortRange(8000, 8999)), most(8000); got > want {
-		t.Errorf("rules that a first packet passes with ranges = %d, want at most %d, as with single ports", got, want)
+		t.Errorf("rules before the frontend's chain with ranges = %d, want at most %d, as with single ports", got, want)
 	}
 }
 

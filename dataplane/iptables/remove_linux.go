@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// remove deletes everything of this dataplane from the nat table. It starts with the jumps, so no
-// connection passes partly deleted chains.
+// remove deletes everything that belongs to this dataplane from the nat table. It starts with the
+// jumps, so no connection passes partly deleted chains.
 func remove(ctx context.Context, tool *xtables.Tool) error {
 	chains, err := tool.Chains(ctx, table, isOurs)
 	if err != nil || len(chains) == 0 {
@@ -25,8 +25,8 @@ func remove(ctx context.Context, tool *xtables.Tool) error {
 	return err
 }
 
-// deletion returns groups that first empty the chains, because they may lead to each other, and
-// then delete them.
+// deletion returns groups that first empty the chains, which may jump to each other, and then
+// delete them.
 func deletion(chains []string) (groups []xtables.Group) {
 	for _, name := range chains {
 		groups = append(groups, xtables.Group{Write: []xtables.Chain{{Name: name}}})
@@ -37,8 +37,8 @@ func deletion(chains []string) (groups []xtables.Group) {
 	return groups
 }
 
-// removeSets deletes the sets of a family, which rules must no longer use. It starts with the last
-// set and stops at the first failure, so setsOf finds the rest.
+// removeSets deletes a family's sets, which rules must no longer use. It starts with the last set
+// and stops at the first failure, so setsOf still finds the remaining sets.
 func removeSets(ctx context.Context, sets *ipset.Conn, family inet.Family) error {
 	names, err := setsOf(sets, family)
 	for _, name := range slices.Backward(names) {
@@ -49,9 +49,9 @@ func removeSets(ctx context.Context, sets *ipset.Conn, family inet.Family) error
 	return err
 }
 
-// Cleanup removes everything of this dataplane from this host, in both variants. It returns
-// descriptions of the steps, which a dry run does not execute: "delete 12 chains of iptables mode
-// from the table nat (ipv4, nft)".
+// Cleanup removes everything that belongs to this dataplane from the host, in both variants. It
+// describes each step, which a dry run does not execute: "delete 12 chains of iptables mode from
+// the table nat (ipv4, nft)".
 func Cleanup(ctx context.Context, dry bool) (done []string, err error) {
 	var failed error
 	for _, name := range inet.Families() {
@@ -84,7 +84,7 @@ func Cleanup(ctx context.Context, dry bool) (done []string, err error) {
 	return done, failed
 }
 
-// setsOf returns the sets of a family, including the set of an interrupted trial.
+// setsOf returns a family's sets, including the set of an interrupted trial.
 func setsOf(sets *ipset.Conn, family inet.Family) (names []string, err error) {
 	for n := -1; ; n++ {
 		name := trialSet(family)

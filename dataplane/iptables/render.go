@@ -15,20 +15,20 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// form is the form of a frontend in the kernel: its chain, and the chains below it. A chain
-// precedes the chains that lead to it.
+// form is a frontend's form in the kernel: its chain, and the chains below it. A chain precedes the
+// chains that lead to it.
 type form struct {
 	below []xtables.Chain
 	front xtables.Chain
 }
 
-// render returns the form of f. slots holds the slots of backends in sticky sets; it is nil if f
+// render returns the form of f. slots maps backends to their slots in sticky sets. It is nil if f
 // has no affinity.
 //
 // The frontend's chain starts with the rule mark, unless that is "" or f is withdrawn. Its last
 // rule has the note as its comment. While there are backends, no packet reaches that rule.
 // Otherwise it accepts the packet, so a port without backends does not use the backends of a range
-// that contains the port.
+// that includes the port.
 func render(f *balancer.Frontend, slots map[netip.AddrPort]int, mark string) form {
 	var made form
 	targets := targetsOf(f)
@@ -70,8 +70,8 @@ func targetsOf(f *balancer.Frontend) []target {
 	return targets
 }
 
-// maxTimeout is the maximum timeout of a set's entry (IPSET_MAX_TIMEOUT: the milliseconds must fit
-// in half an unsigned int).
+// maxTimeout is the maximum timeout of a set entry (IPSET_MAX_TIMEOUT: the milliseconds must fit in
+// half an unsigned int).
 const maxTimeout = math.MaxUint32 / 2 / 1000 * time.Second
 
 // addAffinity gives every target a chain that records the client before it selects the target. It
@@ -100,13 +100,12 @@ func (m *form) addAffinity(f *balancer.Frontend, targets []target, slots map[net
 	return rules
 }
 
-// stickyChain returns the name of the chain for the backend in a slot of a frontend with affinity.
 func stickyChain(k balancer.Key, slot int) string {
 	return stickyPrefix + keyHash(k) + "-" + strconv.Itoa(slot)
 }
 
-// stickySet returns the name of the set that holds the clients of a slot. Its entries consist of
-// VIP, port and client.
+// stickySet returns the name of the set that holds a slot's clients. Its entries consist of VIP,
+// port and client.
 func stickySet(slot int, family inet.Family) string {
 	return "vipd-sticky" + family.Digit() + "-" + strconv.Itoa(slot)
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // TestRestartWritesNothing restarts the dataplane while the kernel has the correct rules. The new
-// process must not write any rules, and must continue the counts.
+// dataplane must not write any rules, and must continue the counts.
 func TestRestartWritesNothing(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2)
@@ -32,18 +32,18 @@ func TestRestartWritesNothing(t *testing.T) {
 		}
 		y := r.d.families[inet.IPv4]
 		if c := y.chains[y.fronts[f.Key].chain]; c.epoch != 0 || c.rules == 0 {
-			t.Errorf("chain = %+v, want a chain that was not written again", c)
+			t.Errorf("chain = %+v, want it not written again", c)
 		}
 	})
 }
 
-// TestRestartKeepsMovedRange restarts with a range whose endpoints have just got other ports. Only
-// these ports may be in the rules. The new process must know the endpoint's port, and must write no
-// rules.
+// TestRestartKeepsMovedRange restarts the dataplane after a range's endpoint ports have changed.
+// The rules must contain only the new ports. The new dataplane must recognize the endpoint's port,
+// and must write no rules.
 func TestRestartKeepsMovedRange(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2)
-		f.Key.Port = balancer.NewPortRange(7000, 7009) // leads to 8080-8089
+		f.Key.Port = balancer.NewPortRange(7000, 7009) // endpoints serve 8080-8089
 		f.Open = []balancer.PortRange{f.Key.Port}
 		former := netip.AddrPortFrom(r.address(2), 7000)
 		f.Backends = append([]balancer.Backend{{Addr: former, State: balancer.Removed, Weight: 1}}, f.Backends...)
@@ -69,7 +69,7 @@ func TestRestartKeepsMovedRange(t *testing.T) {
 }
 
 // TestAnotherVariantTakesOver restarts the dataplane with the other iptables variant. The old rules
-// must serve clients until the new rules do. If the change is interrupted, the next process must
+// must serve clients until the new rules do. If the change is interrupted, the next dataplane must
 // complete it.
 func TestAnotherVariantTakesOver(t *testing.T) {
 	eachBackend(t, func(r *rig) {
@@ -85,7 +85,7 @@ func TestAnotherVariantTakesOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, server := r.ask(balancer.TCP); server == "" {
-				t.Error("no answer during the change, want an answer")
+				t.Error("no server answered during the change")
 			}
 			r.d = r.open(map[xtables.Variant]xtables.Variant{xtables.NFT: xtables.Legacy, xtables.Legacy: xtables.NFT}[former.Variant()])
 			seen, err := r.d.Observe(context.Background())
@@ -101,10 +101,10 @@ func TestAnotherVariantTakesOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, server := r.ask(balancer.TCP); server != "s3" {
-				t.Errorf("server that answers = %s, want s3", server)
+				t.Errorf("server = %s, want s3", server)
 			}
 			if left, err := former.Chains(context.Background(), table, isOurs); err != nil || len(left) > 0 {
-				t.Errorf("chains of %s after the change = %v, error = %v; want no chains and no error", former.Variant(), left, err)
+				t.Errorf("chains of %s after the change = %v, %v; want none", former.Variant(), left, err)
 			}
 			if err := former.Restore(context.Background(), string(rules)); err != nil {
 				t.Fatal(err)

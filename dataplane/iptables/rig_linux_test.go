@@ -22,7 +22,7 @@ type rig struct {
 	server *lab.NS
 }
 
-// vip returns the address of the frontends.
+// vip returns the frontends' address.
 func vip() netip.Addr { return netip.MustParseAddr("10.96.0.10") }
 
 // eachBackend runs a test with each iptables backend.
@@ -61,7 +61,7 @@ func newRig(t *testing.T, backend xtables.Variant) *rig {
 	return r
 }
 
-// forgetFlows deletes the flows that earlier tests on this host have left in conntrack.
+// forgetFlows deletes the flows that earlier tests left in conntrack.
 func (r *rig) forgetFlows() {
 	r.Helper()
 	c, err := conntrack.Open()

@@ -24,8 +24,8 @@ func openSets(t *testing.T) *ipset.Conn {
 	return sets
 }
 
-// TestCleanupContinues makes a cleanup fail at each set in turn, because the set is in use. The
-// next cleanup must remove the remaining sets.
+// TestCleanupContinues keeps each set in use in turn, which makes Cleanup fail. The next Cleanup
+// must remove the remaining sets.
 func TestCleanupContinues(t *testing.T) {
 	newRig(t, xtables.NFT)
 	sets := openSets(t)
@@ -46,13 +46,13 @@ func TestCleanupContinues(t *testing.T) {
 		run(t, "iptables-nft", holder...)
 		lab.Eventually(t, 5*time.Second, "a cleanup once nft has let go of the set", func() error { _, err := Cleanup(t.Context(), false); return err })
 		if left := run(t, "ipset", "list", "-n"); left != "" {
-			t.Fatalf("after the release of set %d and another Cleanup: sets = %q, want none", held, left)
+			t.Fatalf("after set %d was released and Cleanup ran again: sets = %q, want none", held, left)
 		}
 	}
 }
 
-// TestForeignSets creates sets of another program that have the names of vipd's sets. vipd must
-// replace them. If they are in use, the error must name the command that removes them.
+// TestForeignSets creates sets that have the names of vipd's sets, like another program. vipd must
+// replace them. If a set is in use, the error must name the command that removes it.
 func TestForeignSets(t *testing.T) {
 	for _, kind := range []string{"hash:ip", "hash:ip,port,ip", "hash:ip,port,ip family inet6 timeout 0"} {
 		t.Run(kind, func(t *testing.T) {
@@ -80,15 +80,15 @@ func TestForeignSets(t *testing.T) {
 			_, first := r.ask(balancer.TCP)
 			for range 5 {
 				if _, again := r.ask(balancer.TCP); again != first {
-					t.Errorf("server that answers = %s, want %s", again, first)
+					t.Errorf("server = %s, want %s", again, first)
 				}
 			}
 		})
 	}
 }
 
-// TestRenderedSets loads rendered sets into the kernel. They must have the same settings as the
-// sets that the dataplane creates.
+// TestRenderedSets loads rendered sets into the kernel. Their settings must equal those that the
+// dataplane uses.
 func TestRenderedSets(t *testing.T) {
 	r := newRig(t, xtables.NFT)
 	f := r.web(balancer.TCP, 2, 3)
@@ -112,7 +112,6 @@ func TestRenderedSets(t *testing.T) {
 	r.d = r.open(xtables.NFT)
 }
 
-// settings returns the settings of all sets in the kernel.
 func settings(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -125,8 +124,8 @@ func settings(t *testing.T) string {
 	return b.String()
 }
 
-// TestIntactNamesExtraChains adds chains with vipd's prefix. Intact must report extra chains that
-// belong to this dataplane, and must ignore chains that belong to other packages of vipd.
+// TestIntactNamesExtraChains adds chains with vipd's prefix. Intact must report chains that belong
+// to this dataplane, and must ignore chains that belong to other packages of vipd.
 func TestIntactNamesExtraChains(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		tool := "iptables-" + string(r.d.families[inet.IPv4].tool.Variant())

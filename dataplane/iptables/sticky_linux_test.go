@@ -18,7 +18,7 @@ func (r *rig) sticky(servers ...int) *balancer.Frontend {
 }
 
 // TestClientsStay changes other endpoints and restarts the dataplane. A client must stay on its
-// endpoint. It must not move to a new endpoint that gets the slot of a removed endpoint.
+// endpoint, even if a new endpoint gets a removed endpoint's slot.
 func TestClientsStay(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.apply(r.sticky(2, 3, 4))
@@ -28,7 +28,7 @@ func TestClientsStay(t *testing.T) {
 			r.apply(r.sticky(servers...))
 			for range 4 {
 				if _, name := r.ask(balancer.TCP); name != mine {
-					r.Fatalf("endpoint after %s of the client that used %s = %s, want the same endpoint", what, mine, name)
+					r.Fatalf("after %s: client of %s reaches %s, want the same endpoint", what, mine, name)
 				}
 			}
 		}
@@ -40,7 +40,7 @@ func TestClientsStay(t *testing.T) {
 		stays("a restart", my, 2, 3)
 		stays("a restart and another", my, 3)
 
-		r.apply(r.sticky(5, 6)) // now the slot of the removed endpoint is free
+		r.apply(r.sticky(5, 6)) // the removed endpoint's slot is now free
 		_, mine = r.ask(balancer.TCP)
 		stays("its endpoint was removed", 5, 6)
 		places := r.d.families[inet.IPv4].fronts[r.sticky().Key].slots
@@ -64,16 +64,16 @@ func TestMovedClientsStay(t *testing.T) {
 		r.restart()
 		r.apply(drained)
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Fatalf("server that answers while s3 drains = %s, want s2", name)
+			r.Fatalf("while s3 drains: server = %s, want s2", name)
 		}
 		r.apply(r.sticky(3, 2))
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Errorf("server that answers after the drain of s3 = %s, want s2", name)
+			r.Errorf("after s3 has drained: server = %s, want s2", name)
 		}
 	})
 }
 
-// restart replaces the rig's dataplane with another one, which adopts the existing rules.
+// restart replaces the rig's dataplane with a new one, which adopts the existing rules.
 func (r *rig) restart() {
 	r.Helper()
 	if err := r.d.Close(context.Background(), true); err != nil {
@@ -82,8 +82,8 @@ func (r *rig) restart() {
 	r.d = r.open(r.d.families[inet.IPv4].tool.Variant())
 }
 
-// TestReusedSlotIsCleared gives the slot of one endpoint to another endpoint. The new endpoint must
-// not get the former endpoint's clients.
+// TestReusedSlotIsCleared gives an endpoint's slot to another endpoint. The new endpoint must not
+// get the previous endpoint's clients.
 func TestReusedSlotIsCleared(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.apply(r.sticky(2))
@@ -111,10 +111,10 @@ func TestRefusedFrontend(t *testing.T) {
 		err := r.d.Apply(context.Background(), []dataplane.Change{{Key: bad.Key, New: bad}, {Key: good.Key, New: good}})
 		each, ok := err.(dataplane.KeyErrors)
 		if !ok || len(each) != 1 || each[bad.Key] == nil {
-			r.Fatalf("error of Apply = %v, want an error of only the refused frontend", err)
+			r.Fatalf("Apply = %v, want an error for only the refused frontend", err)
 		}
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Errorf("server that answers = %s, want s2", name)
+			r.Errorf("server = %s, want s2", name)
 		}
 	})
 }

@@ -10,45 +10,45 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// These constants shape the dispatch tree. The time of a first packet is constant for a fan of 4 to
-// 16 chains. A chain that is not in the CPU's caches is expensive, so a longer list in the last
-// chain is cheaper than another level. The maximum depth leaves room for the levels below
-// frontends' chains (maxLevels), because nft allows 15 chains below a hook.
+// These constants shape the dispatch tree. A first packet takes the same time for fans of 4 to 16
+// chains. A chain that is not in the CPU's caches is expensive, so a longer list in the last chain
+// is cheaper than another level. The maximum depth leaves room for the levels below frontends'
+// chains (maxLevels), because nft allows 15 chains below a hook.
 const (
-	// fanOut is the maximum number of other nodes that a new node leads to.
+	// fanOut is the maximum number of nodes to which a new node leads.
 	fanOut = 8
-	// leafSize is the maximum number of frontends in a new list.
+	// leafSize is the maximum number of frontends in a new leaf.
 	leafSize = 32
-	// fullNode is the size at which a node is divided.
+	// fullNode is the number of branches at which a node is divided.
 	fullNode = 48
-	// maxTreeDepth is the maximum number of nodes on the path to a frontend.
+	// maxTreeDepth is the maximum number of nodes on the way to a frontend.
 	maxTreeDepth = 8
 )
 
-// tree finds the frontend of a packet by the bits of its destination. It is a level-compressed
+// tree finds a packet's frontend by the bits of the packet's destination. It is a level-compressed
 // trie, and each node is a chain. It is immutable. A change returns a new tree that shares
 // unchanged nodes.
 //
 // A change only modifies one node, and divides it if it gets full. Other nodes are never
 // rearranged.
 //
-// An address with ranges of ports has its own node. Its rules for ranges follow the branches for
-// single ports. It jumps to the nodes below, because packets return from them if no single port
-// matches.
+// An address with port ranges has its own node. Its rules for ranges follow the branches for single
+// ports. The node jumps to the nodes below it (not goto), because packets must return if no single
+// port matches.
 type tree struct {
 	root *treeNode
 	// next is the number of the next new node.
 	next int
 }
 
-// treeNode is a chain of the tree. The root's name is fixed; the others are numbered, and numbers
-// are not reused.
+// treeNode is a chain of the tree. The root's name is fixed. Other nodes have numbers, which are
+// not reused.
 type treeNode struct {
 	name string
 	at   path
 	// branches are sorted by path.
 	branches []branch
-	// ranges are the frontends with a range of ports on the node's address, the narrowest first.
+	// ranges are the frontends with a port range on the node's address, the narrowest first.
 	ranges []balancer.Key
 }
 
@@ -58,7 +58,7 @@ type branch struct {
 	node *treeNode
 }
 
-// rule returns the rule for the branch in the chain of node n.
+// rule returns the rule for the branch in node n's chain.
 func (b branch) rule(n *treeNode) string {
 	switch {
 	case b.node == nil:
@@ -78,7 +78,7 @@ func newTree(is4 bool) tree {
 	return tree{root: &treeNode{name: rootChain, at: at}}
 }
 
-// build returns the tree of keys. Its node numbers continue the numbers of t.
+// build returns a tree of keys. Its node numbers continue t's numbers.
 func (t tree) build(keys []balancer.Key) tree {
 	ranges := rangesOf(keys)
 	var branches []branch
@@ -144,8 +144,8 @@ func (t *tree) divide(at path, name string, branches []branch, fan int) *treeNod
 
 func nodeName(number int) string { return nodePrefix + strconv.FormatInt(int64(number), 36) }
 
-// parts divides the sorted branches by a prefix length. It uses the longest prefix that results in
-// at most fan parts, or else the shortest prefix that results in more than one part.
+// parts divides the sorted branches by their prefixes of some length. It uses the greatest length
+// that results in at most fan parts, or else the smallest that results in more than one part.
 func parts(at path, branches []branch, fan int) [][]branch {
 	alike := make([]int, len(branches)-1) // the number of bits that each branch shares with the next
 	longest := branches[0].at.len         // the longest prefix that rules can match
@@ -187,7 +187,7 @@ func (p path) compare(q path) int {
 }
 
 // with returns a copy of t that leads to the frontend k. It records the new and changed nodes, each
-// before the nodes that lead to it.
+// before the nodes that jump to it.
 func (t tree) with(k balancer.Key, changed *changes) tree {
 	if !k.Port.IsRange() {
 		t.root = t.insert(t.root, pathOf(k), changed)
@@ -308,7 +308,7 @@ func (n *treeNode) each(visit func(*treeNode)) {
 	visit(n)
 }
 
-// eachSince calls visit for n and all nodes below it whose number is greater than was.
+// eachSince calls visit for each node, n or below it, whose number is greater than was.
 func (n *treeNode) eachSince(was int, visit func(*treeNode)) {
 	n.each(func(m *treeNode) {
 		if m.number() > was {
@@ -317,7 +317,6 @@ func (n *treeNode) eachSince(was int, visit func(*treeNode)) {
 	})
 }
 
-// number returns the number in the node's name, or -1 for the root.
 func (n *treeNode) number() int {
 	if n.name == rootChain {
 		return -1
@@ -326,9 +325,9 @@ func (n *treeNode) number() int {
 	return int(number)
 }
 
-// keeper returns the root's last rule. It matches nothing, but it uses conntrack. The kernel
-// removes conntrack's hooks with the last rule that uses conntrack. Without this rule, established
-// connections would lose their translation when the last service is removed.
+// keeper returns the root's last rule. It matches no packets, but uses conntrack. Without it,
+// established connections would lose their translation when the last service is removed, because
+// the kernel removes conntrack's hooks with the last rule that uses conntrack.
 func keeper(is4 bool) string {
 	if is4 {
 		return "-d 0.0.0.0/32 -m conntrack --ctstate INVALID -j RETURN"
@@ -336,7 +335,6 @@ func keeper(is4 bool) string {
 	return "-d ::/128 -m conntrack --ctstate INVALID -j RETURN"
 }
 
-// chain returns the chain of the node.
 func (n *treeNode) chain() xtables.Chain {
 	c := xtables.Chain{Name: n.name}
 	for _, b := range n.branches {
@@ -353,8 +351,8 @@ func (n *treeNode) chain() xtables.Chain {
 
 // changes holds the nodes that a change to the tree writes and deletes.
 type changes struct {
-	// written holds the names in the order in which they were first recorded, and nodes their
-	// newest states.
+	// written holds the nodes' names in the order in which they were first recorded, and nodes
+	// holds their newest versions.
 	written []string
 	nodes   map[string]*treeNode
 	gone    []*treeNode
@@ -385,8 +383,8 @@ func (c *changes) removed() []string {
 	return names
 }
 
-// chains returns the nodes to write, in the order of decreasing prefix length. So a node precedes
-// the nodes that lead to it.
+// chains returns the nodes to write, in order of decreasing prefix length. So a node precedes the
+// nodes that lead to it.
 func (c *changes) chains() []xtables.Chain {
 	var nodes []*treeNode
 	for _, name := range c.written {

@@ -57,8 +57,7 @@ func keySources() []keySource {
 	}
 }
 
-// withRange returns the key k. In one of n cases, it returns a port range that starts at the port
-// of k instead.
+// withRange returns k or, with probability 1/n, k with a port range instead of its port.
 func withRange(r *rand.Rand, n int, k balancer.Key) balancer.Key {
 	switch r.IntN(n * 4) {
 	case 0:
@@ -73,7 +72,7 @@ func withRange(r *rand.Rand, n int, k balancer.Key) balancer.Key {
 // packet reaches.
 func find(chains map[string][]string, k balancer.Key) (string, int, error) {
 	chain, steps := rootChain, 0
-	var back [][]string // rules that follow the jump, for each chain that has jumped to another
+	var back [][]string // the rules after each jump that was followed
 next:
 	for {
 		rules, ok := chains[chain]
@@ -134,8 +133,8 @@ func matches(match string, k balancer.Key) bool {
 }
 
 // TestTree changes trees at random, and replays the recorded changes on a set of chains. In these
-// chains, each packet to a frontend must reach this frontend, and no other packet may reach any
-// frontend.
+// chains, a packet to a frontend must reach it, and a packet to any other destination must not
+// reach any frontend.
 func TestTree(t *testing.T) {
 	for _, source := range keySources() {
 		t.Run(source.name, func(t *testing.T) {
@@ -176,7 +175,7 @@ func randomChange(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel 
 		for _, rule := range chain.Rules {
 			target := targetOf(rule)
 			if _, there := kernel[target]; strings.HasPrefix(target, nodePrefix) && !there {
-				t.Fatalf("chain %s jumps to %s, which does not exist; want only jumps to existing chains", chain.Name, target)
+				t.Fatalf("chain %s jumps to %s, want jumps only to existing chains", chain.Name, target)
 			}
 		}
 		kernel[chain.Name] = chain.Rules
@@ -185,7 +184,7 @@ func randomChange(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel 
 		for chain, rules := range kernel {
 			for _, rule := range rules {
 				if targetOf(rule) == name {
-					t.Fatalf("chain %s is deleted while %s still jumps to it, want it deleted later", name, chain)
+					t.Fatalf("chain %s is deleted while %s still jumps to it", name, chain)
 				}
 			}
 		}
@@ -198,7 +197,7 @@ func checkTree(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel map
 	t.Helper()
 	want := map[string][]string{}
 	tr.root.each(func(n *treeNode) {
-		if len(n.branches) > 4*fullNode { // it may exceed fullNode only if the tree would otherwise be too deep
+		if len(n.branches) > 4*fullNode { // only a tree that would otherwise be too deep may exceed fullNode
 			t.Fatalf("branches of %s = %d, want fewer", n.name, len(n.branches))
 		}
 		want[n.name] = n.chain().Rules
@@ -238,8 +237,8 @@ func checkTree(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel map
 	}
 }
 
-// TestTreeIsShallow builds trees of many keys. Their depth must be limited, because the kernel
-// refuses rules that are nested too deeply, and each level costs time.
+// TestTreeIsShallow builds trees of many keys. Their depth must stay within maxTreeDepth, because
+// the kernel refuses chains that are nested too deeply.
 func TestTreeIsShallow(t *testing.T) {
 	for _, source := range keySources() {
 		for _, n := range []int{10, 1000, 30_000} {

@@ -21,7 +21,6 @@ import (
 	"vipd/test/wait"
 )
 
-// run runs a program on the lab's host.
 func run(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(program, args...).CombinedOutput()
@@ -46,8 +45,8 @@ func holdLock(t *testing.T) (release func()) {
 	return func() { _ = f.Close() }
 }
 
-// TestNewWaitsForLock holds the lock longer than the iptables programs wait for it. New must wait.
-// Otherwise, vipd would not serve this family until its next restart.
+// TestNewWaitsForLock holds the lock longer than the iptables programs wait for it. New must keep
+// waiting, because without the family, vipd could not serve it until a restart.
 func TestNewWaitsForLock(t *testing.T) {
 	lab.Require(t)
 	lab.New(t).Host()
@@ -65,7 +64,7 @@ func TestNewWaitsForLock(t *testing.T) {
 	}
 }
 
-// TestNewEndsWithContext holds the lock of one family. When its context ends, New must return an
+// TestNewEndsWithContext holds the lock of one family. When its context is done, New must return an
 // error instead of a dataplane without this family.
 func TestNewEndsWithContext(t *testing.T) {
 	lab.Require(t)
@@ -95,8 +94,8 @@ const (
 )
 
 // fakeProgram installs a fake program that hides the real one. If its input contains word, it
-// prints the text says and fails. If once is true, it does this only the first time. From the
-// second such call on, the folder dir contains a file named "tried".
+// prints says and fails, or only the first time if once is true. From the second such call on, the
+// directory dir contains a file named "tried".
 func fakeProgram(t *testing.T, program, word, says string, once bool) (dir string) {
 	t.Helper()
 	real, err := exec.LookPath(program)
@@ -104,7 +103,7 @@ func fakeProgram(t *testing.T, program, word, says string, once bool) (dir strin
 		t.Skip("needs ", program)
 	}
 	dir = t.TempDir()
-	note := "! [ -e " + dir + "/once ] || touch " + dir + "/tried; touch " + dir + "/once;" // if the context ends, a call may be interrupted
+	note := "! [ -e " + dir + "/once ] || touch " + dir + "/tried; touch " + dir + "/once;" // the context may interrupt a call
 	if once {
 		note = "touch " + dir + "/said;"
 	}
@@ -154,8 +153,8 @@ func TestBusyIsNotRefused(t *testing.T) {
 	}
 }
 
-// TestNativeChains adds nft rules of a gateway to the table that contains vipd's chains. The rules
-// of both must work.
+// TestNativeChains adds a gateway's nft rules to the table that contains vipd's chains. Both must
+// work.
 func TestNativeChains(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("needs nft: ", err)
@@ -170,10 +169,10 @@ func TestNativeChains(t *testing.T) {
 	}
 	r.d = r.open(xtables.NFT)
 	if seen, err := r.d.Observe(t.Context()); err != nil || len(seen.Digests) != 1 || len(seen.Damage) > 0 {
-		t.Errorf("Observe after a restart = %+v, %v; want one frontend", seen, err)
+		t.Errorf("after a restart: Observe = %+v, %v; want one frontend", seen, err)
 	}
 	if _, who := r.ask(balancer.TCP); who != "s2" {
-		t.Errorf("server that answers = %s, want s2", who)
+		t.Errorf("server = %s, want s2", who)
 	}
 
 	// If the table contains rules that iptables can't print, vipd's rules in it can't be read
@@ -186,22 +185,22 @@ func TestNativeChains(t *testing.T) {
 		}
 	}
 	if legacy, err := New(t.Context(), Options{Variant: xtables.Legacy}); err != nil {
-		t.Error("error of New for the legacy variant after the nft variant = ", err)
+		t.Error("New for the legacy variant after the nft variant: error = ", err)
 	} else {
 		if _, err := legacy.Observe(t.Context()); err != nil {
-			t.Error("error of the switch from the nft variant = ", err)
+			t.Error("switch from the nft variant: error = ", err)
 		}
 		if err := legacy.Close(context.Background(), false); err != nil {
 			t.Error(err)
 		}
 	}
 	if left := run(t, "nft", "list table ip nat"); strings.Contains(left, "VIPD-") {
-		t.Errorf("rules after the switch = %s, want no rules of vipd", left)
+		t.Errorf("rules after the switch = %s, want none of vipd's rules", left)
 	}
 }
 
 // TestDetail selects variants on hosts that have different iptables programs. The detail must name
-// the variant of each family and the reason for it.
+// each family's variant and the reason for it.
 func TestDetail(t *testing.T) {
 	lab.Require(t)
 	lab.New(t).Host()
