@@ -16,8 +16,8 @@ func newSums() *Sums[key, int] {
 	return New(func(k key) key { return key{service: k.service} }, func(a, b int) int { return a + b })
 }
 
-// TestForgets removes endpoints and lets time pass. The counts of removed endpoints must be added
-// to their service, and must be dropped together with the service.
+// TestForgets removes endpoints and lets time pass. The removed endpoints' counts must be added to
+// their service, and must be dropped together with the service.
 func TestForgets(t *testing.T) {
 	now := time.Unix(0, 0)
 	s := newSums()
@@ -41,9 +41,9 @@ func TestForgets(t *testing.T) {
 	with(time.Second, map[key]int{}, map[key]int{})
 }
 
-// TestNothingGoesBack adds endpoints, counts their connections, and removes them, all at random.
-// Until an hour after a service or endpoint was removed, its total must not decrease. The memory
-// must stay small.
+// TestNothingGoesBack adds endpoints, counts their connections, and removes them, all at random. A
+// total must not decrease until an hour after its service or endpoint is removed. Memory use must
+// stay small.
 func TestNothingGoesBack(t *testing.T) {
 	for seed := range uint64(wait.Soak(40, 200)) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -69,7 +69,7 @@ func TestNothingGoesBack(t *testing.T) {
 			for k, n := range all {
 				services[key{service: k.service}] += n
 				if now.Sub(seen[k]) > Retention && k.endpoint != 0 {
-					t.Fatalf("seed %d: count of %v still exists %v after its removal, want it dropped after Retention", seed, k, now.Sub(seen[k]))
+					t.Fatalf("seed %d: %v still has a count %v after its removal, want it dropped after Retention", seed, k, now.Sub(seen[k]))
 				}
 				if k.endpoint != 0 && n < was[k] {
 					t.Fatalf("seed %d: count of %v = %d before and %d after, want no decrease", seed, k, was[k], n)

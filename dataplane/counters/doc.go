@@ -1,7 +1,6 @@
-// Package counters keeps the kernel's counts of removed objects. Otherwise sums would decrease,
-// because a rewritten chain and a restored destination start at 0.
+// Package counters remembers the kernel's counts of removed objects. Without it, totals would
+// decrease, because a rewritten chain and a restored destination start at 0.
 //
-// Sums drops old keys. Otherwise a host with changing endpoints would keep the counts of all former
-// endpoints. The count of a dropped endpoint is added to its service, and is kept as long as the
-// service.
+// Sums drops old keys, so a host with changing endpoints does not remember every endpoint that it
+// ever had. A dropped endpoint's count is added to its service, and remains as long as the service.
 package counters

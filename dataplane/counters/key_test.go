@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestNextReading computes the time until the next reading after readings of various durations. The
-// pause must be as short as the limits permit.
+// TestNextReading computes the pause after readings of various durations. The pause must be as
+// short as the limits permit.
 func TestNextReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct{ took, pause time.Duration }{

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Readings holds the connections that the kernel's rules have counted, including removed rules. It
-// is safe for concurrent use. A slow reading does not block other callers.
+// Readings holds the connection counts of the kernel's rules, including removed rules. It is safe
+// for concurrent use. A slow reading does not block other callers.
 type Readings struct {
 	mu sync.Mutex // guards the fields below
 	// ended holds the counts of removed rules.
 	ended *Sums[BackendKey, Count]
-	// shown is the last result. due is the time of the next reading.
+	// shown is the last result. due is the earliest time of the next reading.
 	shown map[BackendKey]Count
 	due   time.Time
 }
@@ -27,7 +27,7 @@ func (r *Readings) Shown() (shown map[BackendKey]Count, due bool) {
 	return r.shown, r.shown == nil || !time.Now().Before(r.due)
 }
 
-// Renew permits the next reading immediately.
+// Renew permits another reading immediately.
 func (r *Readings) Renew() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

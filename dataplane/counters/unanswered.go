@@ -7,8 +7,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Unanswered counts connections without an answer from their backend. It is safe for concurrent
-// use. The zero value is ready to use.
+// Unanswered counts connections that backends did not answer. It is safe for concurrent use. The
+// zero value is ready to use.
 type Unanswered struct {
 	mu   sync.Mutex // guards sums
 	sums *Sums[BackendKey, uint64]
@@ -24,9 +24,8 @@ func (u *Unanswered) Add(k BackendKey) {
 	u.sums.Add(k, 1, time.Now())
 }
 
-// AddTo adds the counts to the failures of the backends in counts, and returns the result. It adds
-// backends that are missing in counts, and keeps counts of removed backends in the same way as
-// [Sums].
+// AddTo adds u's counts to the failures in counts, and returns the result. It adds backends that
+// are missing from counts, and remembers the counts of removed backends in the same way as [Sums].
 func (u *Unanswered) AddTo(counts []dataplane.FrontendCount) []dataplane.FrontendCount {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -54,7 +53,7 @@ func (u *Unanswered) AddTo(counts []dataplane.FrontendCount) []dataplane.Fronten
 	for k, n := range sums {
 		i, there := ports[k.Port]
 		switch {
-		case n == 0: // another entry of counts has this port
+		case n == 0: // another entry in counts has this port
 			continue
 		case !there:
 			i = len(counts)

@@ -7,8 +7,8 @@ import (
 	"vipd/dataplane"
 )
 
-// TestUnansweredAddTo adds the counts of a port that two dataplanes report, of a missing backend,
-// and of a missing port. Each count must be added exactly once.
+// TestUnansweredAddTo adds failures at a port that two dataplanes report, at a missing backend, and
+// at a missing port. Each failure must be added exactly once.
 func TestUnansweredAddTo(t *testing.T) {
 	var u Unanswered
 	one, two := netip.MustParseAddrPort("10.2.0.1:80"), netip.MustParseAddrPort("10.2.0.2:80")
@@ -33,7 +33,7 @@ func TestUnansweredAddTo(t *testing.T) {
 		}
 		web, api := Port{Service: "web", Name: "http"}, Port{Service: "api"}
 		if frontends[web] != 3 || frontends[api] != 1 || backends[BackendKey{web, one}] != 2 || backends[BackendKey{web, two}] != 1 || backends[BackendKey{api, one}] != 1 {
-			t.Errorf("frontends = %v, backends = %v, want web = 3 and api = 1, with 2, 1 and 1 at the backends", frontends, backends)
+			t.Errorf("frontends = %v, backends = %v; want web = 3 (backends 2 and 1) and api = 1", frontends, backends)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane/host"
 )
 
-// choose adds steps that explain the choice of an endpoint, and lists the endpoints of f.
+// choose adds steps that explain the choice of an endpoint, and lists f's endpoints.
 func (n *Inputs) choose(a *Answer, f *balancer.Frontend) {
 	who := a.Client.String()
 	if f.AffinityPrefix > 0 {
@@ -58,7 +58,7 @@ func (n *Inputs) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
 		f = &translated
 	}
 	forwards, there := needs.Forward && !from.Local && (f.Forward == "" || f.Forward == balancer.NATForward), ""
-	if forwards && !needs.LocalIn { // virtual servers forward packets of clients without ip_forward
+	if forwards && !needs.LocalIn { // virtual servers forward clients' packets without ip_forward
 		there = host.Unforwarded(a.Client, from)
 	}
 	var off []string
@@ -91,7 +91,7 @@ func (n *Inputs) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
 	}
 }
 
-// text returns a line that describes an endpoint.
+// text describes an endpoint in one line.
 func (e *Endpoint) text(client netip.Addr) string {
 	part := "-"
 	if e.Part > 0 {
@@ -165,8 +165,8 @@ func (n *Inputs) summarize(a *Answer, f *balancer.Frontend) {
 	}
 }
 
-// bounded reports whether every backend that gets new connections has a connection limit. If so,
-// and no backend can be chosen, all of them have reached their limit.
+// bounded reports whether every backend that gets new connections has a connection limit. If so and
+// no backend can be chosen, all backends have reached their limit.
 func bounded(f *balancer.Frontend) bool {
 	return !slices.ContainsFunc(f.Backends, func(b balancer.Backend) bool { return b.State == balancer.Active && b.MaxConnections == 0 })
 }

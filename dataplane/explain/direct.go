@@ -7,15 +7,15 @@ import (
 	"vipd/dataplane/host"
 )
 
-// translatesDirect reports whether nat serves this client of a frontend with forward = "dr". A mode
-// without state of direct routing does this for the host's own programs, and for endpoints behind a
-// router.
+// translatesDirect reports whether nat serves this client, although the frontend has forward =
+// "dr". A mode that forwards dr packets without state uses nat for the host's own programs, and for
+// endpoints behind a router.
 func (n *Inputs) translatesDirect(a *Answer, f *balancer.Frontend) bool {
 	return f.Forward == balancer.DRForward && n.Dataplane.Capabilities().Stateless && !a.Unchanged
 }
 
 // neighbors describes whether the endpoints that may get the connection answer on their links.
-// Direct routing loses the packets to an endpoint that does not.
+// Direct routing loses packets to an endpoint that does not.
 func (n *Inputs) neighbors(a *Answer, from host.Route) {
 	for i := range a.Endpoints {
 		e := &a.Endpoints[i]

@@ -1,11 +1,11 @@
 // Package explain predicts whether a client's connection is served, and explains why. The answer
 // covers the holder of the address, the frontend, the source check, affinity, each endpoint with
-// its share, the address that the endpoint sees, and the way back.
+// its share, the client address that the endpoint sees, and the path of its reply.
 //
 // The package has no rules of its own. Which frontends are served depends on the compiled
-// configuration and the engine. The dataplane and the guard read the rest from their objects in the
-// kernel, and the kernel also returns the routes. Package test/packetflow compares the verdicts
-// with real packets in every mode.
+// configuration and the engine. All other facts come from the kernel: the objects of the dataplane
+// and the guard, and the routes. Package test/packetflow compares the verdicts with real packets in
+// every mode.
 //
 //	n := explain.Inputs{Desired: desired, Applied: done, Mode: "nftables", Dataplane: dp, Connections: connections, Held: held}
 //	answer, err := n.Explain(ctx, explain.Question{Client: client, To: key})

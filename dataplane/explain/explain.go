@@ -29,7 +29,7 @@ type Inputs struct {
 	// Desired is the wanted state. Applied holds the frontends in the kernel.
 	Desired balancer.Desired
 	Applied snap.Map[balancer.Key, *balancer.Frontend]
-	// Mode is the name of the running mode. Dataplane is its dataplane.
+	// Mode is the name of the current mode. Dataplane is its dataplane.
 	Mode      string
 	Dataplane dataplane.Dataplane
 	// Connections lists the existing connections. If nil, they are not searched.
@@ -37,10 +37,10 @@ type Inputs struct {
 	// Held lists the holder of each VIP.
 	Held []host.Held
 	// Trouble returns the reason why a frontend is not applied as wanted. Why returns the reason
-	// for a backend's state. Both may be nil.
+	// for a backend's state. Either may be nil.
 	Trouble func(balancer.Key) string
 	Why     func(f *balancer.Frontend, b balancer.Backend) string
-	// Silence returns the unanswered connections of an endpoint, or false if no connection was
+	// Silence returns an endpoint's unanswered connections, or false if no connection was
 	// unanswered. It may be nil.
 	Silence func(balancer.Target) (Silence, bool)
 	// Foreign returns steps about the effects of other programs' rules on connections to a
@@ -65,7 +65,7 @@ const (
 	Elsewhere Verdict = "elsewhere"
 )
 
-// Answer is the predicted result of a connection, with its reasons.
+// Answer is the predicted result of a connection, with the reasons.
 type Answer struct {
 	Client  netip.Addr   `json:"client"`
 	To      balancer.Key `json:"to"`
@@ -75,7 +75,7 @@ type Answer struct {
 	Mode    string        `json:"mode"`
 	Service balancer.Name `json:"service,omitempty"`
 	Port    string        `json:"port,omitempty"`
-	// Steps lists the decisions in their order.
+	// Steps lists the decisions in order.
 	Steps []Step `json:"steps"`
 	// Endpoints lists the frontend's endpoints.
 	Endpoints []Endpoint `json:"endpoints"`
@@ -92,7 +92,7 @@ type Silence struct {
 	Cause string
 }
 
-// numbers returns the text that follows the endpoint's address, without the cause.
+// numbers returns String's text without the cause.
 func (s Silence) numbers() string {
 	return fmt.Sprintf("did not answer %d of %d new connections in the last minute", s.Unanswered, s.Of)
 }
@@ -118,14 +118,14 @@ type Endpoint struct {
 	// Part is the endpoint's share of this client's new connections, from 0 to 1.
 	Part float64 `json:"part"`
 	// SNAT reports whether the endpoint sees an address of this node instead of the client's. Lost
-	// reports whether the endpoint's reply bypasses this node. Source is the reason.
+	// reports whether the endpoint's reply bypasses this node. Source explains why.
 	SNAT   bool   `json:"snat"`
 	Lost   bool   `json:"lost,omitempty"`
 	Source string `json:"source,omitempty"`
-	// target identifies the endpoint. Its port is the first of a range.
+	// target identifies the endpoint. For a port range, its port is the first port.
 	target balancer.Target
-	// silent is the part of the text about an endpoint that does not answer. It is "" if the
-	// endpoint answers as far as is known.
+	// silent is the text for an endpoint that does not answer. It is "" if no connection is known
+	// to be unanswered.
 	silent string
 	// mostly reports whether at least half of the endpoint's new connections were unanswered.
 	mostly bool
@@ -206,7 +206,7 @@ func (a *Answer) verdict(v Verdict, format string, args ...any) {
 	a.Verdict, a.Summary = v, fmt.Sprintf(format, args...)
 }
 
-// frontend adds a step that names the frontend and shows whether it is applied as wanted. doubtful
+// frontend adds a step that names the frontend and says whether it is applied as wanted. doubtful
 // reports whether its state in the kernel is unknown.
 func (n *Inputs) frontend(a *Answer, f *balancer.Frontend, doubtful bool) {
 	what := nameOf(f)
@@ -226,7 +226,6 @@ func (n *Inputs) frontend(a *Answer, f *balancer.Frontend, doubtful bool) {
 	}
 }
 
-// nameOf returns the text that names a frontend: "service web, port http".
 func nameOf(f *balancer.Frontend) string {
 	text := "service " + string(f.Service)
 	if f.Port != "" {
@@ -246,7 +245,7 @@ func (n *Inputs) trouble(k balancer.Key) string {
 }
 
 // source adds a step that shows whether source_ranges permit the client. It returns the guard's
-// objects that concern the frontend.
+// objects for the frontend.
 func (n *Inputs) source(a *Answer, f *balancer.Frontend, from host.Route) []dataplane.Object {
 	objects, has, err := guard.Explain(f, a.Client)
 	if err != nil {
@@ -278,7 +277,7 @@ func (n *Inputs) source(a *Answer, f *balancer.Frontend, from host.Route) []data
 	return objects
 }
 
-// limits adds a step about the limits of clients, if the service has limits.
+// limits adds a step about client limits, if the service has any.
 func (a *Answer) limits(f *balancer.Frontend, from host.Route) {
 	switch {
 	case f.Limits.IsZero():
@@ -296,7 +295,7 @@ const unanswered = "syn-sent"
 var errMore = errors.New("there are more")
 
 // existing adds the client's existing connections to the answer, except connections that have
-// ended. It returns the reason if the list may be incomplete, for example because reading a large
+// ended. If the list may be incomplete, it returns the reason, for example that reading a large
 // table takes too long.
 func (n *Inputs) existing(ctx context.Context, a *Answer, port uint16) (unread error) {
 	if n.Connections == nil {
@@ -317,8 +316,8 @@ func (n *Inputs) existing(ctx context.Context, a *Answer, port uint16) (unread e
 	})
 }
 
-// list adds a step for each connection of the client. Connections that an endpoint has not answered
-// come first, with advice. unread is the reason why the list may be incomplete.
+// list adds a step for each of the client's connections. Unanswered connections come first, with
+// advice. unread is the reason why the list may be incomplete.
 func (a *Answer) list(unread error) {
 	waiting := map[netip.AddrPort]int{}
 	for _, c := range a.Existing {
@@ -347,10 +346,10 @@ func (a *Answer) list(unread error) {
 	}
 }
 
-// silent marks the endpoints that do not answer. These are endpoints with unanswered connections in
-// the last minute, and endpoints that have not answered a connection of this client yet.
+// silent marks the endpoints that do not answer: an endpoint with unanswered connections in the
+// last minute, or that has not yet answered a connection from this client.
 func (n *Inputs) silent(a *Answer) {
-	if a.To.Proto == balancer.UDP { // UDP without answers is normal
+	if a.To.Proto == balancer.UDP { // a UDP service need not answer
 		return
 	}
 	for i := range a.Endpoints {
@@ -388,5 +387,4 @@ func (n *Inputs) objects(a *Answer) {
 	}
 }
 
-// left formats the remaining time of affinity.
 func left(d time.Duration) string { return d.Round(time.Second).String() }

@@ -15,8 +15,8 @@ import (
 	"vipd/test/fake"
 )
 
-// reading is a source of connections that lists one connection and then returns err. If err is nil,
-// it blocks instead.
+// reading is a list of connections that contains one connection and then returns err. If err is
+// nil, it blocks instead.
 type reading struct{ err error }
 
 func (r reading) Connections(ctx context.Context, _ dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
@@ -27,19 +27,19 @@ func (r reading) Connections(ctx context.Context, _ dataplane.ConnectionQuery, v
 	return ctx.Err()
 }
 
-// TestConnectionWithoutAnAnswer lists two connections that have no answer from their endpoint yet.
-// Only the first connection's step must contain the advice. No step may be marked as wrong, because
-// the connections may be new.
+// TestConnectionWithoutAnAnswer explains a client with two unanswered connections. Only the first
+// connection's step must contain advice. No step may be marked as wrong, because the connections
+// may be new.
 func TestConnectionWithoutAnAnswer(t *testing.T) {
 	var a Answer
 	n := Inputs{Connections: waiting{}}
 	a.list(n.existing(t.Context(), &a, 0))
 	if len(a.Steps) != 3 || !strings.Contains(a.Steps[0].Text, "10.0.0.1:8080 has not answered 2 ") || !strings.Contains(a.Steps[0].Text, `snat = "always"`) {
-		t.Fatalf("steps = %+v, want three steps: one for the list, and one for each of the two connections", a.Steps)
+		t.Fatalf("steps = %+v, want 3: one for the list, and one for each connection", a.Steps)
 	}
 	for _, s := range a.Steps {
 		if s.Wrong || strings.Count(s.Text, "snat") > 1 {
-			t.Errorf("step = %+v, want a step that is not marked as wrong; the word snat may occur in one step only", s)
+			t.Errorf("step = %+v, want it not marked as wrong, and the word snat in one step only", s)
 		}
 	}
 	if want := "10.1.0.2:4001 has no answer from 10.0.0.1:8080 (syn-sent)"; a.Steps[2].Text != want {
@@ -47,7 +47,7 @@ func TestConnectionWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// waiting is a source of connections. It lists two connections without a reply from the endpoint.
+// waiting is a list of two connections that their endpoint has not answered.
 type waiting struct{}
 
 func (waiting) Connections(_ context.Context, _ dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
@@ -58,8 +58,8 @@ func (waiting) Connections(_ context.Context, _ dataplane.ConnectionQuery, visit
 	)
 }
 
-// TestConnectionsThatCannotBeRead makes the list of connections fail after the first connection.
-// The answer must contain this connection, and the reason why there may be more.
+// TestConnectionsThatCannotBeRead makes the list of connections fail after its first entry. The
+// answer must contain this connection, and the reason why there may be more.
 func TestConnectionsThatCannotBeRead(t *testing.T) {
 	for want, err := range map[string]error{"was not complete in time": nil, "can't be read: no conntrack here": errors.New("no conntrack here")} {
 		synctest.Test(t, func(t *testing.T) {
@@ -74,8 +74,8 @@ func TestConnectionsThatCannotBeRead(t *testing.T) {
 }
 
 // TestDoubtful explains a frontend whose last change could not be applied. The answer must describe
-// the wanted frontend. For a client on another host, the answer must be that its packets don't
-// leave that host.
+// the wanted frontend. For a client on another host, the answer must say that the client's packets
+// don't leave that host.
 func TestDoubtful(t *testing.T) {
 	k := balancer.Key{Addr: netip.MustParseAddr("127.0.0.10"), Port: 80, Proto: balancer.TCP}
 	b := netip.MustParseAddrPort("127.0.0.1:8080")
@@ -103,11 +103,10 @@ func TestDoubtful(t *testing.T) {
 	n.Desired.Frontends = n.Desired.Frontends.Delete(k)
 	a, err = n.Explain(t.Context(), Question{Client: netip.MustParseAddr("127.0.0.1"), To: k})
 	if want := "unknown: the remains of a removed service are not deleted yet: the port is in use"; err != nil || a.Summary != want {
-		t.Errorf("summary of a removed service = %q, %v; want %q", a.Summary, err, want)
+		t.Errorf("removed service: summary = %q, %v; want %q", a.Summary, err, want)
 	}
 }
 
-// leading is a dataplane that sends every connection to the same endpoint.
 type leading struct {
 	*fake.Dataplane
 	to netip.AddrPort
@@ -117,8 +116,8 @@ func (l leading) Explain(context.Context, *balancer.Frontend, netip.AddrPort) (d
 	return dataplane.Explanation{Shares: []dataplane.Share{{Backend: l.to, Part: 1}}}, nil
 }
 
-// TestSilentEndpoint explains connections to endpoints that do not answer. The summary must say
-// that answers are missing, except for UDP.
+// TestSilentEndpoint explains connections to endpoints that do not answer. Except for UDP, the
+// summary must say that the endpoint does not answer.
 func TestSilentEndpoint(t *testing.T) {
 	at := netip.MustParseAddrPort("10.0.0.1:8080")
 	other := Endpoint{Address: netip.MustParseAddrPort("10.0.0.2:8080"), State: balancer.Active, Weight: 1, Part: 0.5}
@@ -175,8 +174,8 @@ func TestWithdrawn(t *testing.T) {
 	}
 }
 
-// TestRealServer asks about two VIPs for which this host is a real server. At the VIP that the host
-// holds, a program of the host must answer. At the other VIP, nothing may answer.
+// TestRealServer explains connections to two VIPs for which this host is a real server. At the VIP
+// that the host holds, one of its programs must answer. At the other VIP, nothing may answer.
 func TestRealServer(t *testing.T) {
 	n := Inputs{Mode: "userspace", Dataplane: leading{}}
 	for want, at := range map[Verdict]string{Elsewhere: "10.96.0.10:80/tcp", Dropped: "10.96.0.11:80/tcp"} {

@@ -51,7 +51,8 @@ func (n *Inputs) held(at netip.Addr) *host.Held {
 	return &n.Held[i]
 }
 
-// addedByVipd reports whether vipd added the address, so other ports of the address are refused.
+// addedByVipd reports whether vipd added the address, so connections to the address's other ports
+// are refused.
 func (n *Inputs) addedByVipd(at netip.Addr) bool {
 	h := n.held(at)
 	return h != nil && h.Where != "none" && h.Where != "host"
@@ -100,7 +101,6 @@ func (n *Inputs) unserved(a *Answer) {
 
 func place(k balancer.Key) string { return fmt.Sprintf("%s/%s", k.Port, k.Proto) }
 
-// places returns the ports of keys as text: "80/tcp, 443/tcp". It names at most eight ports.
 func places(keys []balancer.Key) string {
 	const most = 8
 	words := make([]string, 0, most)

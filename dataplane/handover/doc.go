@@ -1,4 +1,4 @@
-// Package handover passes sockets and their state from a process to its successor.
+// Package handover passes sockets and their state from one process to its successor.
 //
 //	old process -- Send --> Queue (a Unix socket) -- Receive --> new process
 //

@@ -6,7 +6,7 @@ import "errors"
 type Item struct {
 	// Data describes the object in the sender's format.
 	Data []byte
-	// Files holds the object's descriptors. The owner of the Item must close them.
+	// Files holds the object's file descriptors. The owner of the Item must close them.
 	Files []int
 }
 

@@ -19,15 +19,15 @@ const (
 	// queueSize is the size of the kernel's buffer for unread messages. It is large enough for
 	// several hundred thousand connections.
 	queueSize = 1 << 30
-	// sendTime is the time for which Send waits for space in the buffer.
+	// sendTime is how long Send waits for space in the buffer.
 	sendTime = 5 * time.Second
 )
 
-// Queue is one end of a connection that transfers Items. Send is safe for concurrent use. Calls of
+// Queue is one end of a connection that transfers Items. Send is safe for concurrent use. Calls to
 // Receive must not overlap.
 type Queue struct {
 	conn *net.UnixConn
-	buf  []byte // the buffer of Receive
+	buf  []byte
 }
 
 // Pair returns the two ends of a queue. Items sent to out remain in the kernel until they are
@@ -37,7 +37,7 @@ func Pair() (in, out *Queue, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("creating a queue for the next process: %w", err)
 	}
-	if unix.SetsockoptInt(ends[1], unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, queueSize) != nil { // this option needs CAP_NET_ADMIN
+	if unix.SetsockoptInt(ends[1], unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, queueSize) != nil { // needs CAP_NET_ADMIN
 		_ = unix.SetsockoptInt(ends[1], unix.SOL_SOCKET, unix.SO_SNDBUF, queueSize) // the kernel limits the size for an unprivileged user
 	}
 	in, err = FromFile(os.NewFile(uintptr(ends[0]), "handover"))
@@ -49,10 +49,10 @@ func Pair() (in, out *Queue, err error) {
 	return in, out, nil
 }
 
-// FromFile returns the queue whose end is the descriptor in file. It closes file.
+// FromFile returns the queue whose end is file's descriptor, and closes file.
 func FromFile(file *os.File) (*Queue, error) {
 	c, err := net.FileConn(file)
-	_ = file.Close() // FileConn has a copy
+	_ = file.Close() // FileConn duplicates the descriptor
 	if err != nil {
 		return nil, fmt.Errorf("opening a queue: %w", err)
 	}
@@ -67,7 +67,7 @@ func FromFile(file *os.File) (*Queue, error) {
 // Over returns a queue that uses a SOCK_SEQPACKET connection ("unixpacket" in package net).
 func Over(c *net.UnixConn) *Queue { return &Queue{conn: c} }
 
-// File returns a duplicate of the descriptor of this end.
+// File returns a duplicate of this end's file descriptor.
 func (q *Queue) File() (*os.File, error) { return q.conn.File() }
 
 // Abandoned reports whether no process has the other end open.
@@ -84,8 +84,8 @@ func (q *Queue) Abandoned() (abandoned bool) {
 	return abandoned
 }
 
-// Send sends an item. It does not close the sender's descriptors. The caller may close them when
-// Send has returned.
+// Send sends an item. It does not close the sender's descriptors. The caller may close them after
+// Send returns.
 func (q *Queue) Send(data []byte, files ...int) error {
 	if err := q.conn.SetWriteDeadline(time.Now().Add(sendTime)); err != nil {
 		return fmt.Errorf("handing over: %w", err)
@@ -141,7 +141,7 @@ func (q *Queue) All() (items []Item, err error) {
 	}
 }
 
-// Close closes this end. The other end can still receive items that were sent before.
+// Close closes this end. The other end can still receive items that have already been sent.
 func (q *Queue) Close() error {
 	if q == nil {
 		return nil

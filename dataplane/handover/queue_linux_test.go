@@ -9,7 +9,7 @@ import (
 )
 
 // TestManyItems sends many items. They must arrive in order, complete and with their file
-// descriptors. They must need no more memory than their content.
+// descriptors. They must not need much more memory than their content.
 func TestManyItems(t *testing.T) {
 	const n = 1000
 	in, out, err := Pair()
@@ -42,7 +42,7 @@ func TestManyItems(t *testing.T) {
 		t.Fatal(err)
 	}
 	if size := heap() - before; size > n<<10 {
-		t.Errorf("memory of %d items of up to 200 bytes = %d bytes, want at most %d", n, size, n<<10)
+		t.Errorf("memory for %d items of up to 200 bytes = %d bytes, want at most %d", n, size, n<<10)
 	}
 	for i, item := range items {
 		if !bytes.Equal(item.Data, text(i)) || len(item.Files) != 1 {

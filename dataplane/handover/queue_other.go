@@ -2,7 +2,7 @@
 
 package handover
 
-// Queue is a connection that transfers Items. It is not available on this system.
+// Queue is a connection that transfers Items. It is unavailable on this system.
 type Queue struct{}
 
 // Send returns ErrUnsupported.

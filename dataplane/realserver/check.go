@@ -10,15 +10,15 @@ import (
 	"vipd/dataplane/host"
 )
 
-// Patience is the usual time for an answer.
+// Patience is how long a check usually waits for an answer.
 const Patience = time.Second
 
-// Path is the path to a VIP by a real server.
+// Path is a path to a VIP through one of its real servers.
 type Path struct {
 	VIP netip.AddrPort
 	// Endpoint is the server's own address.
 	Endpoint netip.Addr
-	// TCP reports whether the server can be asked for a connection.
+	// TCP reports whether the check can request a connection from the server.
 	TCP bool
 }
 
@@ -30,16 +30,16 @@ type Finding struct {
 
 // Gateway is this host, as its real servers see it.
 type Gateway struct {
-	// Own returns an address of this host on a device, in the family of an IPv4 or IPv6 address. It
-	// is invalid if there is none.
+	// Own returns this host's address on a device, IPv4 if is4 is true and otherwise IPv6. It
+	// returns an invalid address if there is none.
 	Own func(device string, is4 bool) netip.Addr
-	// Holds reports whether this host has a VIP now. Otherwise another gateway may answer for it.
+	// Holds reports whether this host has the VIP now. If not, another gateway may answer for it.
 	Holds func(vip netip.Addr) bool
 	// Claimed returns the MAC address of a host that answers for a VIP on a device, or nil.
 	Claimed func(device string, vip netip.Addr) (net.HardwareAddr, error)
 }
 
-// Check tests a path. A finding that is not OK includes the way out.
+// Check tests a path. A finding that is not OK includes advice.
 func (g *Gateway) Check(ctx context.Context, p Path) (found []Finding) {
 	add := func(ok bool, format string, args ...any) {
 		found = append(found, Finding{OK: ok, Text: fmt.Sprintf(format, args...)})
@@ -83,7 +83,8 @@ func (g *Gateway) Check(ctx context.Context, p Path) (found []Finding) {
 	return append(found, g.knock(ctx, p, Target{Device: n.Device, MAC: mac, VIP: p.VIP}, own)...)
 }
 
-// knock asks the server for connections from this host and from a stranger.
+// knock requests connections from the server, first from this host's address, and then from an
+// address in an unknown network.
 func (g *Gateway) knock(ctx context.Context, p Path, t Target, own netip.Addr) (found []Finding) {
 	answer, err := Knock(ctx, t, own, Patience)
 	switch {
@@ -108,8 +109,8 @@ func (g *Gateway) knock(ctx context.Context, p Path, t Target, own netip.Addr) (
 	return append(found, Finding{OK: true, Text: "its answers to clients in other networks do not go through this host"})
 }
 
-// Resolve returns the neighbor with an address. If its MAC address is unknown, it makes the kernel
-// ask for it.
+// Resolve returns the neighbor that has an address. If its MAC address is unknown, Resolve makes
+// the kernel request it.
 func Resolve(ctx context.Context, a netip.Addr) (host.Neighbor, error) {
 	deadline := time.Now().Add(Patience)
 	for {

@@ -10,10 +10,9 @@ import (
 	"vipd/test/lab"
 )
 
-// TestCheckClaims checks the path to a server in three situations: another host answers for the
-// VIP, it is unknown whether a host answers, or this host does not hold the VIP. An answer from
-// another host must be a failure only if this host holds the VIP. If it is unknown whether a host
-// answers, this must be a failure.
+// TestCheckClaims checks a server's path while another host answers for the VIP, and while it is
+// unknown whether one does. Another host's answer must fail the check only if this host holds the
+// VIP. The unknown case must also fail the check.
 func TestCheckClaims(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// Answer is the answer of a real server to a request for a connection.
+// Answer is a real server's answer to a connection request.
 type Answer string
 
 // These are the answers.
@@ -18,16 +18,16 @@ const (
 	Silence Answer = "silence"
 )
 
-// Target is a real server on a link of this host.
+// Target is a real server on one of this host's links.
 type Target struct {
-	// Device is the device of the link. MAC is the server's address there.
+	// Device is the link's device. MAC is the server's MAC address on that link.
 	Device string
 	MAC    net.HardwareAddr
 	VIP    netip.AddrPort
 }
 
 // DocumentationAddr returns an address for documentation (RFC 5737, RFC 3849). A server sends
-// answers to it by its default route, as to a client of another network.
+// answers to it through its default route, as to any client in another network.
 func DocumentationAddr(is4 bool) netip.Addr {
 	if is4 {
 		return netip.AddrFrom4([4]byte{198, 51, 100, 254})

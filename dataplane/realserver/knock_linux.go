@@ -21,7 +21,7 @@ const tries = 3
 
 // Knock requests a TCP connection from client to the target's VIP, as a gateway would forward it.
 // It waits for an answer on the target's device, and aborts the connection. The kernel ignores the
-// answer, because the answer comes from the VIP, which this host has itself.
+// answer, because the answer comes from the VIP, which this host itself has.
 func Knock(ctx context.Context, t Target, client netip.Addr, patience time.Duration) (Answer, error) {
 	device, err := net.InterfaceByName(t.Device)
 	if err != nil {
@@ -40,7 +40,7 @@ func Knock(ctx context.Context, t Target, client netip.Addr, patience time.Durat
 	return answer, errors.Join(err, aborted, k.conn.Close())
 }
 
-// knock is a request for a connection.
+// knock is a connection request.
 type knock struct {
 	Target
 	device *net.Interface
@@ -85,10 +85,8 @@ func (k *knock) await(deadline time.Time) (Answer, error) {
 	}
 }
 
-// These are flags of TCP.
 const tcpSYN, tcpRST, tcpACK = 2, 4, 16
 
-// answerIn returns the answer in a frame, or "" for other frames.
 func (k *knock) answerIn(frame []byte) Answer {
 	const ethernet = 14
 	if len(frame) < ethernet+20 {
@@ -117,7 +115,7 @@ func (k *knock) answerIn(frame []byte) Answer {
 	return ""
 }
 
-// send sends a segment of TCP without data to the server's MAC.
+// send sends a TCP segment without data to the server's MAC address.
 func (k *knock) send(flags byte, seq uint32) error {
 	tcp := binary.BigEndian.AppendUint16(nil, k.client.Port())
 	tcp = binary.BigEndian.AppendUint16(tcp, k.VIP.Port())

@@ -11,9 +11,9 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// TestKnock knocks at a server that has the VIP, at a port on which no program listens, and at a
-// host that does not have the VIP. If the source address is a stranger, only a server whose default
-// route leads to this host may answer.
+// TestKnock requests connections from servers with and without the VIP, and at a port without a
+// listener. A request from an address in another network must get an answer only if the server's
+// default route leads to this host.
 func TestKnock(t *testing.T) {
 	lab.Require(t)
 	l := lab.New(t)
@@ -55,13 +55,13 @@ func TestKnock(t *testing.T) {
 			}
 			target := Target{Device: "lan", MAC: macOf(t, server(first, c.server)), VIP: netip.AddrPortFrom(a, c.port)}
 			if got, err := Knock(t.Context(), target, client, wait.Scaled(Patience)); got != c.want || err != nil {
-				t.Errorf("answer of server %d at %s to %s = %q, %v; want %q", c.server, target.VIP, client, got, err, c.want)
+				t.Errorf("server %d: answer at %s to %s = %q, %v; want %q", c.server, target.VIP, client, got, err, c.want)
 			}
 		}
 	}
 }
 
-// server returns the address of the server with the given number. first is the address of server 0.
+// server returns the address of server number. first is server 0's address.
 func server(first string, number int) netip.Addr {
 	a := netip.MustParseAddr(first)
 	for range number {
@@ -70,7 +70,6 @@ func server(first string, number int) netip.Addr {
 	return a
 }
 
-// macOf returns the MAC address of the host with the address a.
 func macOf(t *testing.T, a netip.Addr) (mac net.HardwareAddr) {
 	t.Helper()
 	n, err := Resolve(t.Context(), a)
