@@ -13,8 +13,9 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// Conn is a connection to the connection tracking of a network namespace. It is safe for concurrent
-// use. Only one list and one deletion run at a time, but a deletion does not wait for a list.
+// Conn is a connection to a network namespace's connection tracking. It is safe for concurrent use.
+// At most one list and one deletion are in progress at a time, but a deletion does not wait for a
+// list.
 type Conn struct {
 	listing sync.Mutex // guards lists and its unread answers
 	lists   *nlsock.Socket
@@ -40,10 +41,10 @@ func Open() (*Conn, error) {
 // Close closes the connection. Pending calls fail.
 func (c *Conn) Close() error { return errors.Join(c.lists.Close(), c.deletes.Close()) }
 
-// Each calls visit for every flow that matches the filter. The flow is valid until visit returns; a
-// copy may be kept. Flows that start or end during the call may be missed. If there are many such
-// flows, others may be found twice. An error from visit, or the end of ctx, ends the call and is
-// returned. visit must not call Each or Cut.
+// Each calls visit for every flow that matches the filter. The flow is valid until visit returns,
+// but visit may copy it. Flows that start or end during the call may be missed. If there are many
+// such flows, other flows may be visited twice. If visit returns an error or ctx is canceled, Each
+// stops and returns the error. visit must not call Each or Cut.
 func (c *Conn) Each(ctx context.Context, f Filter, visit func(*Flow) error) error {
 	return c.list(ctx, f.selection(), func(flow *Flow) error {
 		if !f.matches(flow) {
@@ -53,11 +54,11 @@ func (c *Conn) Each(ctx context.Context, f Filter, visit func(*Flow) error) erro
 	})
 }
 
-// attempts is the maximum number of requests for a list if the kernel reports each answer as
+// attempts is the maximum number of times that a list is requested while the kernel reports it as
 // incomplete.
 const attempts = 5
 
-// errDisturbed means that the kernel reported each attempt as incomplete.
+// errDisturbed means that the kernel reported every list as incomplete.
 var errDisturbed = errors.New("the table kept changing while vipd read it")
 
 // list calls visit for every flow that the kernel finds. Kernels before Linux 5.8 can't search by
@@ -74,7 +75,7 @@ func (c *Conn) list(ctx context.Context, s selection, visit func(*Flow) error) e
 		switch {
 		case (s.flags != 0 || s.unreplied) && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)):
 			s = selection{family: s.family}
-		case errors.Is(err, unix.EBUSY): // the unread rest of an earlier, interrupted list has been read by now
+		case errors.Is(err, unix.EBUSY): // this attempt has read what was left of an earlier, interrupted list
 		case err != nil:
 			return fmt.Errorf("listing conntrack's flows: %w", err)
 		case l.stop != nil:
@@ -86,17 +87,18 @@ func (c *Conn) list(ctx context.Context, s selection, visit func(*Flow) error) e
 	return fmt.Errorf("listing conntrack's flows: %w", errDisturbed)
 }
 
-// listing is an attempt to list flows.
+// listing is one attempt to list flows.
 type listing struct {
 	ctx       context.Context
 	visit     func(*Flow) error
 	flow      Flow
-	stop      error // the reason why visiting has stopped
+	stop      error // the reason why no more flows are visited
 	disturbed bool  // the kernel reported that the list may be incomplete
 }
 
-// run lists the flows of a selection, and returns the kernel's error. If visiting stops, run still
-// reads the rest of the list, because the kernel would refuse the next list with EBUSY.
+// run lists the flows in a selection, and returns the kernel's error. It always reads the whole
+// list, even if it no longer visits flows, because the kernel would otherwise refuse the next list
+// with EBUSY.
 func (l *listing) run(s *nlsock.Socket, what selection) error {
 	var w writer
 	seq := s.Next()
@@ -104,7 +106,7 @@ func (l *listing) run(s *nlsock.Socket, what selection) error {
 	if err := s.Send(w.B); err != nil {
 		return err
 	}
-	var busy error // returned by the kernel if an earlier list was not read to its end
+	var busy error // EBUSY if an earlier list was not read to its end
 	for {
 		m, err := s.Answer()
 		if err != nil {
@@ -184,8 +186,8 @@ func entries(m *nlsock.Messages) (n uint64, ok bool) {
 }
 
 // Forget deletes the flows with these protocols and original directions. A missing flow is not an
-// error. If the kernel refuses flows in a flowtable, Forget deletes the others, and then returns
-// the first refusal.
+// error. If the kernel refuses to delete flows in a flowtable, Forget deletes all other flows, and
+// then returns the first refusal.
 func (c *Conn) Forget(flows []Flow) (busy error) {
 	for part := range slices.Chunk(flows, batch) {
 		if _, err := c.deleteAll(part); errors.Is(err, unix.EBUSY) {
@@ -198,9 +200,9 @@ func (c *Conn) Forget(flows []Flow) (busy error) {
 }
 
 // deleteAll deletes at most batch flows, and returns the number of flows that existed. It does not
-// delete later flows with the same addresses. The kernel reports only errors, and the result of the
+// delete a later flow with the same addresses. The kernel reports only errors and the result of the
 // last request. Older kernels refuse to delete flows in a flowtable (EBUSY). deleteAll then deletes
-// the others, and returns the first refusal.
+// all other flows, and returns the first refusal.
 func (c *Conn) deleteAll(flows []Flow) (deleted int, busy error) {
 	c.deleting.Lock()
 	defer c.deleting.Unlock()

@@ -13,8 +13,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestSearchesHereWhereTheKernelDoesNot requests searches that the kernel refuses. list must then
-// visit all flows, so the package can search them itself.
+// TestSearchesHereWhereTheKernelDoesNot requests searches that the kernel does not support. list
+// must then visit all flows, so the package can search them itself.
 func TestSearchesHereWhereTheKernelDoesNot(t *testing.T) {
 	tab := scratch(t)
 	flows := []Flow{
@@ -32,24 +32,24 @@ func TestSearchesHereWhereTheKernelDoesNot(t *testing.T) {
 		}
 		l := listing{ctx: t.Context()}
 		if err := l.run(tab.lists, s); err == nil {
-			t.Errorf("%s: error of an invalid search = nil, want a refusal", name)
+			t.Errorf("%s: invalid search: error = nil, want a refusal", name)
 		}
 	}
 }
 
-// TestListsAfterOneThatWasGivenUp ends lists early in several ways. After each, the next list must
-// be complete.
+// TestListsAfterOneThatWasGivenUp ends lists early in several ways. After each of them, the next
+// list must be complete.
 func TestListsAfterOneThatWasGivenUp(t *testing.T) {
 	tab := scratch(t)
 	flows := randomFlows(rand.New(rand.NewPCG(1, 1)), 2000) // more flows than the kernel sends in a single message
 	tab.create(t, whole, flows...)
 	enough := errors.New("enough")
 	if err := tab.Each(t.Context(), Filter{}, func(*Flow) error { return enough }); !errors.Is(err, enough) {
-		t.Errorf("error of Each = %v, want the error from visit", err)
+		t.Errorf("Each = %v, want the error from visit", err)
 	}
 	tab.want(t, Filter{}, flows)
 	if err := tab.Each(t.Context(), Filter{}, func(*Flow) error { return unix.EINVAL }); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("error of Each = %v, want the error from visit", err)
+		t.Errorf("Each = %v, want the error from visit", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	visits := 0
@@ -57,8 +57,8 @@ func TestListsAfterOneThatWasGivenUp(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || visits == 0 || visits >= len(flows) {
 		t.Errorf("visits = %d, error = %v; want at least one visit, and the context's error", visits, err)
 	}
-	if err := tab.Each(ctx, Filter{}, func(*Flow) error { t.Error("visited after the end"); return nil }); !errors.Is(err, context.Canceled) {
-		t.Errorf("error of Each = %v, want the context's error", err)
+	if err := tab.Each(ctx, Filter{}, func(*Flow) error { t.Error("Each visited a flow after ctx was canceled"); return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("Each = %v, want the context's error", err)
 	}
 	var w sync.WaitGroup
 	w.Go(func() {
@@ -69,8 +69,8 @@ func TestListsAfterOneThatWasGivenUp(t *testing.T) {
 	tab.want(t, Filter{}, flows)
 }
 
-// TestSeveralGoroutines lists, deletes and cuts flows in several goroutines. It also deletes flows
-// from within the function that visits them. All other flows must be found.
+// TestSeveralGoroutines lists, deletes and cuts flows in several goroutines, and also deletes flows
+// in the visit function. All other flows must be found.
 func TestSeveralGoroutines(t *testing.T) {
 	tab := scratch(t)
 	var kept, deleted, cut []Flow
@@ -123,13 +123,13 @@ func TestSeveralGoroutines(t *testing.T) {
 	}
 	w.Wait()
 	if cuts != len(cut) {
-		t.Errorf("flows deleted by a cut = %d, want %d", cuts, len(cut))
+		t.Errorf("flows deleted by Cut = %d, want %d", cuts, len(cut))
 	}
 	tab.want(t, Filter{}, kept)
 }
 
-// TestListsInConstantMemory lists tables of several sizes. The memory that a list needs must not
-// depend on the size of the table.
+// TestListsInConstantMemory lists tables of several sizes. A list's memory use must not depend on
+// the size of the table.
 func TestListsInConstantMemory(t *testing.T) {
 	tab := scratch(t)
 	const n = 5000

@@ -14,24 +14,24 @@ import (
 )
 
 // batch is the maximum number of flows in a deletion request. The kernel reports each missing flow,
-// so the receive buffer must have space for this number of reports.
+// so the receive buffer must have space for that many reports.
 const batch = 128
 
 const (
-	// aWalk is the number of flows that the kernel lists in the time of a search. A search scans
-	// the whole table in the kernel (30 ms for 100,000 flows).
+	// aWalk is the number of flows that the kernel can list in the time that a search takes. A
+	// search scans the whole table in the kernel (30 ms for 100,000 flows).
 	aWalk = 15_000
-	// fewSearches is the maximum number of searches for keys of a family and protocol. For more
-	// keys, listing all flows of the protocol is cheaper.
+	// fewSearches is the maximum number of searches for keys with the same family and protocol. For
+	// more keys, listing all flows of the protocol is cheaper.
 	fewSearches = 3
 )
 
 // Cut deletes the flows of all keys whose value is true, and returns the number of deleted flows.
 // If stale is not nil, Cut deletes only flows for which stale returns true. It lists a small table
-// once. In a large table it searches for a few keys one by one. For more keys of a family and
-// protocol, it lists all flows of that family and protocol once. Flows are deleted as they are
-// found, so some may be deleted even if Cut fails. If the kernel refuses flows in a flowtable, Cut
-// deletes the others, and then returns the first refusal.
+// once. In a large table it searches for a few keys one by one. For more keys with the same family
+// and protocol, it lists all flows of that family and protocol once. Flows are deleted as they are
+// found, so some may be deleted even if Cut fails. If the kernel refuses to delete flows in a
+// flowtable, Cut deletes all other flows, and then returns the first refusal.
 func (c *Conn) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*Flow) bool) (int, error) {
 	flows, err := c.count()
 	if err != nil || flows == 0 {
@@ -40,7 +40,7 @@ func (c *Conn) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*
 	return c.cut(ctx, searches(keys, flows), keys, stale)
 }
 
-// cut implements Cut with the given searches.
+// cut implements Cut using the searches in by.
 func (c *Conn) cut(ctx context.Context, by []selection, keys map[balancer.Key]bool, stale func(*Flow) bool) (int, error) {
 	deleted, busy := 0, error(nil)
 	found := make([]Flow, 0, batch)
@@ -84,7 +84,7 @@ func (c *Conn) cut(ctx context.Context, by []selection, keys map[balancer.Key]bo
 	return deleted, busy
 }
 
-// singlePort returns the port to search for. For a range it returns 0, which matches any port.
+// singlePort returns the port to search for. For a range, it returns 0, which matches any port.
 func singlePort(p balancer.PortRange) uint16 {
 	if p.IsRange() {
 		return 0
@@ -92,14 +92,14 @@ func singlePort(p balancer.PortRange) uint16 {
 	return p.First()
 }
 
-// searches returns searches that find all flows of keys, and perhaps others, in a table with the
-// given number of flows.
+// searches returns searches that find all flows of keys, and perhaps other flows. flows is the size
+// of the table.
 func searches(keys map[balancer.Key]bool, flows uint64) []selection {
 	type kind struct {
 		family inet.Family
 		proto  balancer.Protocol
 	}
-	exact := map[kind]map[selection]bool{} // IPv6 keys with the same port share a search
+	exact := map[kind]map[selection]bool{} // a set, because IPv6 keys with the same port share a search
 	for k, wanted := range keys {
 		if !wanted || k.Proto.Number() == 0 {
 			continue

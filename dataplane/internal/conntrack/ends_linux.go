@@ -20,7 +20,7 @@ const (
 )
 
 // Follow calls visit for every flow that starts or ends in the calling thread's network namespace.
-// It returns nil when ctx ends. Otherwise it works like Subscribe and Run.
+// It returns nil when ctx is done. Otherwise it works like Subscribe and Run.
 func Follow(ctx context.Context, visit func(began bool, flow *Flow), lost func()) error {
 	e, err := subscribeTo(nil, groupNew, groupDestroy)
 	if err != nil {
@@ -32,12 +32,12 @@ func Follow(ctx context.Context, visit func(began bool, flow *Flow), lost func()
 // endsBuffer is the size of the receive buffer. It holds about 10,000 unread messages.
 const endsBuffer = 8 << 20
 
-// Ends is a subscription to the ends of flows.
+// Ends is a subscription to the kernel's reports that flows have ended.
 type Ends struct{ socket *nlsock.Socket }
 
-// Subscribe subscribes to the ends of flows in the calling thread's network namespace. With sysctl
-// net.netfilter.nf_conntrack_events=2, the default since Linux 5.19, the kernel never reports flows
-// that started while no program in the namespace had a subscription.
+// Subscribe subscribes to reports of ended flows in the calling thread's network namespace. With
+// sysctl net.netfilter.nf_conntrack_events=2, the default since Linux 5.19, the kernel never
+// reports flows that started while no program in the namespace had a subscription.
 func Subscribe() (*Ends, error) { return subscribeTo(nil, groupDestroy) }
 
 // subscribeTo subscribes to groups. If filter is not nil, the kernel drops messages that the filter
@@ -58,8 +58,8 @@ func subscribeTo(filter []unix.SockFilter, groups ...int) (*Ends, error) {
 // Close ends the subscription.
 func (e *Ends) Close() error { return e.socket.Close() }
 
-// Run calls visit for every flow that ends. It returns nil when ctx ends. The flow is valid until
-// visit returns. If visit is too slow, the kernel drops messages. Run then calls lost and
+// Run calls visit for every flow that ends. It returns nil when ctx is done. The flow is valid
+// until visit returns. If visit is too slow, the kernel drops messages. Run then calls lost and
 // continues.
 func (e *Ends) Run(ctx context.Context, visit func(*Flow), lost func()) error {
 	return e.run(ctx, func(_ bool, flow *Flow) { visit(flow) }, lost)

@@ -68,7 +68,7 @@ func watch(t *testing.T, tab *table) *ends {
 	return &e
 }
 
-// TestEndsReported ends flows in several ways. The end of each flow must be reported exactly once.
+// TestEndsReported ends flows in several ways. Each ended flow must be reported exactly once.
 func TestEndsReported(t *testing.T) {
 	tab := scratch(t)
 	ended := watch(t, tab)
@@ -120,7 +120,7 @@ func TestLostEndsAreReported(t *testing.T) {
 		return slices.ContainsFunc(e.flows(), func(f Flow) bool { return identityOf(&f) == identityOf(&last) })
 	})
 	if n := len(e.flows()); n < 1000 || n >= len(flows) {
-		t.Errorf("reported ends = %d of %d, want many but not all", n, len(flows))
+		t.Errorf("reported flows = %d of %d, want many but not all", n, len(flows))
 	}
 	cancel()
 	w.Wait()
@@ -137,6 +137,6 @@ func TestRunReturnsWhenClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-failed; err == nil {
-		t.Error("Run of a closed subscription = nil, want an error")
+		t.Error("Run with a closed subscription = nil, want an error")
 	}
 }

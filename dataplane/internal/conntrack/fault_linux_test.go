@@ -17,11 +17,11 @@ import (
 	"vipd/test/wait"
 )
 
-// answer writes the answer of a fake kernel to the message with the sequence number seq.
+// answer writes a fake kernel's answer to the message with the sequence number seq.
 type answer func(w *writer, seq uint32)
 
-// connectToFake connects to a fake kernel that gives these answers, one to each message. It repeats
-// the last answer for all further messages.
+// connectToFake connects to a fake kernel that gives these answers, one for each message. It
+// repeats the last answer for all later messages.
 func connectToFake(t *testing.T, answers ...answer) *Conn {
 	t.Helper()
 	var w sync.WaitGroup
@@ -68,8 +68,8 @@ func serve(t *testing.T, kernel *nlsock.Socket, answers []answer) {
 		for m.Next() {
 			var w writer
 			if answers[0](&w, m.Seq); len(w.B) > 0 {
-				// The other end closes its socket once it has enough answers, and may leave a
-				// message unread.
+				// The client closes its socket once it has enough answers, and may leave a message
+				// unread.
 				if err := kernel.Send(w.B); err != nil && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 					t.Error(err)
 				}
@@ -140,8 +140,8 @@ func TestListsOfKernelsInTrouble(t *testing.T) {
 	}
 }
 
-// TestListThatHangs makes the kernel stop answering during a list. The call must end with an error.
-// The late answers of this list must not be treated as answers to the next list.
+// TestListThatHangs makes the kernel stop answering during a list. The call must return an error.
+// Late answers to this list must not be treated as answers to the next list.
 func TestListThatHangs(t *testing.T) {
 	one, two := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"), flow(balancer.TCP, "10.1.0.2:1000", "10.96.0.2:53", "10.2.0.1:53")
 	half := func(w *writer, seq uint32) { w.plain(messageNew, unix.NLM_F_MULTI, seq, encode(&one, whole)...) }
@@ -160,8 +160,8 @@ func TestListThatHangs(t *testing.T) {
 	}
 }
 
-// TestCountsOfKernelsInTrouble counts flows while the kernel answers with errors, and with late
-// answers to earlier deletions. Errors must be returned, and late answers must be ignored.
+// TestCountsOfKernelsInTrouble counts flows while the kernel returns errors, and late answers to
+// earlier deletions. Errors must be returned, and late answers must be ignored.
 func TestCountsOfKernelsInTrouble(t *testing.T) {
 	stats := func(body ...byte) answer {
 		return func(w *writer, seq uint32) { w.plain(messageStats, 0, seq, append([]byte{0, 0, 0, 0}, body...)...) }
@@ -186,10 +186,10 @@ func TestCountsOfKernelsInTrouble(t *testing.T) {
 	}
 }
 
-// TestDeletionsOfKernelsInTrouble deletes several flows in one request. Flows that are missing must
-// not be counted. Older kernels refuse to delete flows of a flowtable; such flows must not be
-// counted, and the first refusal must be returned. Any other error must be returned immediately,
-// because without privilege the kernel answers only the first message.
+// TestDeletionsOfKernelsInTrouble deletes several flows in one request. Missing flows must not be
+// counted. Older kernels refuse to delete flows in a flowtable. Such flows must not be counted, and
+// the first refusal must be returned. Any other error must be returned immediately, because without
+// privilege the kernel answers only the first message.
 func TestDeletionsOfKernelsInTrouble(t *testing.T) {
 	flows := []Flow{
 		flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"),
@@ -222,9 +222,9 @@ func TestDeletionsOfKernelsInTrouble(t *testing.T) {
 	// Late answers to requests before an error must not be treated as answers to later requests.
 	c := connectToFake(t, fails(unix.EPERM), fails(unix.EPERM), fails(unix.EPERM), silence, silence, done)
 	if _, err := c.deleteAll(flows); err == nil {
-		t.Error("error of a deletion without privilege = nil, want an error")
+		t.Error("deletion without privilege: error = nil, want an error")
 	}
 	if n, err := c.deleteAll(flows); n != 3 || err != nil {
-		t.Errorf("flows deleted after an error = %d, %v; want 3", n, err)
+		t.Errorf("deleted flows after an error = %d, %v; want 3", n, err)
 	}
 }

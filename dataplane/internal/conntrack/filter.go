@@ -11,15 +11,14 @@ import (
 type Filter struct {
 	Family inet.Family
 	Proto  balancer.Protocol
-	// Dst and Port specify the original destination.
-	Dst  netip.Addr
-	Port uint16
+	Dst    netip.Addr
+	Port   uint16
 	// Unreplied selects flows in which the other side has not sent a packet.
 	Unreplied bool
 }
 
 // matches reports whether a flow matches the filter. This check is necessary because the kernel may
-// also return other flows.
+// return other flows.
 func (f Filter) matches(flow *Flow) bool {
 	to := flow.Orig.Dst
 	return (f.Family == "" || f.Family == inet.Of(to.Addr())) &&

@@ -11,10 +11,10 @@ import (
 type Flow struct {
 	// Proto is TCP, UDP or SCTP.
 	Proto balancer.Protocol
-	// Orig is the direction of the client's packets. Reply is the direction of the replies. Without
-	// NAT, each direction is the inverse of the other.
+	// Orig holds the addresses of the client's packets, and Reply the addresses of the replies.
+	// Without NAT, each is the inverse of the other.
 	Orig, Reply Tuple
-	// Status holds the kernel's status bits of the flow.
+	// Status holds the kernel's status bits for the flow.
 	Status Status
 	// State is the kernel's name for the state of a TCP or SCTP flow in lower case, such as
 	// "established", "syn-sent" or "time-wait". It is "" if the state is unknown. For UDP it is
@@ -23,17 +23,17 @@ type Flow struct {
 	// Left is the time until the kernel drops the flow if no packet arrives, in whole seconds. It
 	// is 0 for an offloaded flow, whose packets have no such timeout.
 	Left time.Duration
-	// Start is the start of the flow. It is zero unless the sysctl
-	// net.netfilter.nf_conntrack_timestamp was enabled at that time.
+	// Start is when the flow started. It is zero unless the sysctl
+	// net.netfilter.nf_conntrack_timestamp was enabled then.
 	Start time.Time
-	// In and Out are the bytes from and to the client, including IP headers. They are zero unless
-	// the sysctl net.netfilter.nf_conntrack_acct was enabled when the flow started.
+	// In and Out are the numbers of bytes from and to the client, including IP headers. They are
+	// zero unless the sysctl net.netfilter.nf_conntrack_acct was enabled when the flow started.
 	In, Out uint64
-	// Ports is the frontend's range of ports. It is 0 for a single port, or if the reader of the
-	// flow has not set it.
+	// Ports is the frontend's port range. It is 0 for a single port, or if the program that read
+	// the flow has not set it.
 	Ports balancer.PortRange
 
-	// id distinguishes the flow from other flows with the same tuple. The kernel assigns it; 0
+	// id distinguishes the flow from other flows with the same tuple. The kernel assigns it. Zero
 	// means that it is unknown.
 	id uint32
 	// zone is the conntrack zone of Orig. If half is set, the zone applies only to the original
@@ -48,7 +48,7 @@ type Tuple struct {
 }
 
 // Frontend returns the key of the flow's frontend, which may not exist. The key consists of the
-// original destination, with Ports instead of the port if Ports is set.
+// original destination, but with Ports as the port if Ports is set.
 func (f *Flow) Frontend() balancer.Key {
 	k := f.Destination()
 	if f.Ports != 0 {
@@ -57,16 +57,16 @@ func (f *Flow) Frontend() balancer.Key {
 	return k
 }
 
-// Destination returns the protocol and the original destination.
+// Destination returns the protocol and original destination as a key.
 func (f *Flow) Destination() balancer.Key {
 	return balancer.Key{Addr: f.Orig.Dst.Addr(), Port: balancer.PortRange(f.Orig.Dst.Port()), Proto: f.Proto}
 }
 
-// Client returns the source of the flow.
+// Client returns the flow's original source.
 func (f *Flow) Client() netip.AddrPort { return f.Orig.Src }
 
-// Backend returns the address that sends the replies: the destination after DNAT, or otherwise the
-// original destination. If Ports is set, the result has the backend's first port.
+// Backend returns the address that sends the replies: the destination after DNAT, or the original
+// destination without DNAT. If Ports is set, the result has the backend's first port.
 func (f *Flow) Backend() netip.AddrPort {
 	if f.Ports != 0 && f.Status.Has(DstNAT) {
 		return f.BackendOf(f.Ports)
@@ -100,10 +100,10 @@ const (
 	SeenReply Status = 1 << 1
 	// Assured means that the kernel does not drop the flow early when the table is full.
 	Assured Status = 1 << 2
-	// DstNAT means that the destination is translated.
+	// DstNAT means that the destination address is translated.
 	DstNAT Status = 1 << 5
 	// Offloaded means that a flowtable forwards the flow's packets. The kernel then reports neither
-	// the flow's state nor its timeout. A TCP flow is established.
+	// the flow's state nor its timeout. An offloaded TCP flow is established.
 	Offloaded Status = 1 << 14
 )
 
@@ -125,7 +125,7 @@ func sctpState(n byte) string {
 	}, n)
 }
 
-// word returns the n-th word, or "" for a state that is newer than this program.
+// word returns words[n], or "" for a state that is newer than this program.
 func word(words []string, n byte) string {
 	if int(n) < len(words) {
 		return words[n]

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// table is the conntrack table of a namespace that no other test uses.
+// table is the conntrack table in a namespace that no other test uses.
 type table struct {
 	*Conn
 	ns    *lab.NS
@@ -82,8 +82,8 @@ func (tab *table) create(t testing.TB, in where, flows ...Flow) {
 	}
 }
 
-// Only tests use these status bits. confirmed means that the first packet of the flow was not
-// dropped, and srcNAT that the source address is translated.
+// These status bits are used only in tests. confirmed means that the first packet of the flow was
+// not dropped, and srcNAT that the source address is translated.
 const (
 	confirmed Status = 1 << 3
 	srcNAT    Status = 1 << 4
@@ -95,8 +95,7 @@ func (c *Conn) delete(f *Flow) error {
 	return err
 }
 
-// await waits for the answer to the message with the sequence number last. If any answer is an
-// error, it fails the test.
+// await waits for the answer to message number last. An error in any answer fails the test.
 func (tab *table) await(t testing.TB, last uint32) {
 	t.Helper()
 	for {
@@ -115,7 +114,6 @@ func (tab *table) await(t testing.TB, last uint32) {
 	}
 }
 
-// flush deletes all flows in the table.
 func (tab *table) flush(t testing.TB) {
 	t.Helper()
 	var w writer
@@ -128,14 +126,13 @@ func (tab *table) flush(t testing.TB) {
 	tab.await(t, last)
 }
 
-// create writes a message that creates the flow f.
 func (w *writer) create(f *Flow, in where, seq uint32) {
 	w.begin(messageNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, seq, family(inet.Of(f.Orig.Src.Addr())))
 	w.entry(f, in)
 	w.End()
 }
 
-// entry writes the attributes of a flow in a form that the kernel accepts.
+// entry writes a flow's attributes in a form that the kernel accepts.
 func (w *writer) entry(f *Flow, in where) {
 	zones := [3]uint16{}
 	zones[in] = f.zone
@@ -164,8 +161,8 @@ func (w *writer) entry(f *Flow, in where) {
 	}
 }
 
-// stateByte returns the kernel's number for the state of f. The result is the argument number if
-// f.State equals opening. Otherwise, the result is the argument established.
+// stateByte returns the kernel's number for f.State: the argument number if the state equals
+// opening, otherwise the argument established.
 func stateByte(f *Flow, opening string, number, established byte) byte {
 	if f.State == opening {
 		return number
@@ -200,7 +197,6 @@ func identities(flows []Flow) []identity {
 	return sorted(ids)
 }
 
-// all returns the flows that match the filter.
 func (tab *table) all(t testing.TB, f Filter) []Flow {
 	t.Helper()
 	var flows []Flow
@@ -211,7 +207,7 @@ func (tab *table) all(t testing.TB, f Filter) []Flow {
 	return flows
 }
 
-// want checks that exactly the flows in want match the filter f.
+// want checks that the flows that match f are exactly the flows in want.
 func (tab *table) want(t testing.TB, f Filter, want []Flow) {
 	t.Helper()
 	if got, want := identities(tab.all(t, f)), identities(want); !slices.Equal(got, want) {
@@ -225,7 +221,7 @@ func flow(proto balancer.Protocol, client, frontend, backend string) Flow {
 	return Flow{Proto: proto, Orig: Tuple{from, to}, Reply: Tuple{via, from}}
 }
 
-// randomFlows returns n flows of different clients to a few random frontends and backends.
+// randomFlows returns n flows from different clients to a few random frontends and backends.
 func randomFlows(random *rand.Rand, n int) []Flow {
 	protos := []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP}
 	flows := make([]Flow, n)

@@ -14,8 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFiltersFindWhatTheySay applies random filters to random tables. Each must visit exactly the
-// matching flows, and each of them once.
+// TestFiltersFindWhatTheySay applies random filters to random tables. Each must visit every
+// matching flow exactly once, and no other flows.
 func TestFiltersFindWhatTheySay(t *testing.T) {
 	tab := scratch(t)
 	seed := rand.Uint64()
@@ -42,7 +42,7 @@ func TestFiltersFindWhatTheySay(t *testing.T) {
 func randomFilter(random *rand.Rand, flows []Flow) Filter {
 	of := flows[random.IntN(len(flows))]
 	f := Filter{Proto: of.Proto, Dst: of.Orig.Dst.Addr(), Port: of.Orig.Dst.Port()}
-	switch random.IntN(4) { // some filters have an address or family that no flow has
+	switch random.IntN(4) { // some filters match no flow
 	case 0:
 		f.Dst = netip.Addr{}
 	case 1:
@@ -69,7 +69,7 @@ func meant(f Filter, flow Flow) bool {
 }
 
 // TestCutsWhatIsStaleAndNothingElse cuts flows in random tables, with random keys and random
-// functions that select stale flows. Exactly the stale flows of the given keys must be deleted.
+// functions that select stale flows. Only the stale flows of these keys must be deleted.
 func TestCutsWhatIsStaleAndNothingElse(t *testing.T) {
 	tab := scratch(t)
 	seed := rand.Uint64()
@@ -108,8 +108,8 @@ func TestCutsWhatIsStaleAndNothingElse(t *testing.T) {
 	}
 }
 
-// TestDeletesOneFlowOnly deletes a flow while there are other flows that differ from it only in one
-// address, port, protocol or zone. Only the flow itself may be deleted.
+// TestDeletesOneFlowOnly deletes a flow next to flows that differ from it only in one address,
+// port, protocol or zone. The other flows must stay.
 func TestDeletesOneFlowOnly(t *testing.T) {
 	tab := scratch(t)
 	ways := map[string]struct {
@@ -129,7 +129,7 @@ func TestDeletesOneFlowOnly(t *testing.T) {
 				other = balancer.SCTP
 			}
 			// A flow from the next client address through the same backend port would have the same
-			// reply tuple, so this flow uses another port of the backend.
+			// reply tuple, so this flow uses another backend port.
 			neighbour := flow(proto, client(1000), a[2], a[3])
 			neighbour.Reply.Src = netip.AddrPortFrom(neighbour.Reply.Src.Addr(), 81)
 			ways[family+" "+string(proto)] = struct {
@@ -162,7 +162,7 @@ func TestDeletesOneFlowOnly(t *testing.T) {
 			}
 			tab.want(t, Filter{}, w.others)
 			if err := tab.delete(&one[0]); err != nil {
-				t.Errorf("error when a deleted flow is deleted again = %v, want nil", err)
+				t.Errorf("second deletion of the flow: error = %v, want nil", err)
 			}
 		})
 	}
@@ -201,7 +201,7 @@ func TestSuccessorIsNotDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The kernel derives a flow's id from its address in memory, so other flows must first occupy
-	// the memory of the deleted flow.
+	// the deleted flow's memory.
 	others := randomFlows(rand.New(rand.NewPCG(4, 4)), 200)
 	tab.create(t, whole, others...)
 	tab.create(t, whole, f)

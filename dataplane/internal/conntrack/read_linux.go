@@ -9,7 +9,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// These are the attributes of an entry that this package reads or writes
+// These are the attributes of a conntrack entry that this package reads or writes
 // (include/uapi/linux/netfilter/nfnetlink_conntrack.h).
 const (
 	ctaTupleOrig     = 1
@@ -56,7 +56,6 @@ const headerSize = 4
 // attributes reads a sequence of attributes.
 type attributes struct{ nlsock.Attributes }
 
-// number decodes the value as an unsigned number of the given size in bytes.
 func (a *attributes) number(size int) uint64 {
 	if len(a.Value) != size {
 		a.Err = nlsock.ErrMalformed
@@ -69,8 +68,7 @@ func (a *attributes) number(size int) uint64 {
 	return n
 }
 
-// nested returns the nested attribute of the given kind as a number. It returns 0 if the attribute
-// is missing.
+// nested returns the nested attribute of this kind as a number, or 0 if it is missing.
 func (a *attributes) nested(kind uint16, size int) (n uint64) {
 	for in := (attributes{nlsock.In(a.Value)}); ; {
 		if !in.Next() {

@@ -13,7 +13,7 @@ import (
 )
 
 // encode returns the kernel's message about a flow, without the netlink header. The message
-// contains only attributes that a program may also write.
+// contains only attributes that programs can also write.
 func encode(f *Flow, in where) []byte {
 	var w writer
 	w.begin(messageNew, 0, 0, family(inet.Of(f.Orig.Src.Addr())))
@@ -25,8 +25,8 @@ func encode(f *Flow, in where) []byte {
 	return w.B[unix.SizeofNlMsghdr:]
 }
 
-// FuzzRead decodes arbitrary messages. Decoding must not panic. A decoded flow must be the same
-// after it is encoded and decoded again.
+// FuzzRead decodes arbitrary messages. Decoding must not panic. If a decoded flow is encoded and
+// decoded again, it must not change.
 func FuzzRead(f *testing.F) {
 	for i, flow := range randomFlows(rand.New(rand.NewPCG(7, 7)), 20) {
 		flow.zone, flow.id = uint16(i%3), uint32(i)
@@ -55,7 +55,7 @@ func FuzzRead(f *testing.F) {
 		}
 		again := encode(&first, in)
 		if ours, err := second.read(again); !ours || err != nil {
-			t.Fatalf("result of read for %+v, encoded as %x, = %v, %v; want true", first, again, ours, err)
+			t.Fatalf("encoding %+v as %x: read = %v, %v; want true", first, again, ours, err)
 		}
 		if identityOf(&first) != identityOf(&second) || first.half != second.half || first.id != second.id {
 			t.Fatalf("flow after encoding = %+v, want %+v", second, first)
@@ -63,7 +63,7 @@ func FuzzRead(f *testing.F) {
 		var w writer
 		w.delete(&first, 1)
 		if binary.NativeEndian.Uint32(w.B) != uint32(len(w.B)) || !bytes.Contains(w.B, again[headerSize:headerSize+44]) && !first.half {
-			t.Fatalf("message that deletes %+v = %x, want the flow's tuple and its length", first, w.B)
+			t.Fatalf("delete message for %+v = %x, want the flow's tuple and its length", first, w.B)
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // crossing is a network with a client, a server, and a router between them. The router translates
-// packets, and records counts and timestamps of flows.
+// packets, and records the flows' counts and timestamps.
 type crossing struct {
 	*table
 	client, server *lab.NS
@@ -44,7 +44,7 @@ func newCrossing(t *testing.T) *crossing {
 		for _, proto := range []string{"tcp", "udp", "sctp"} {
 			router.Exec(tool, "-t", "nat", "-A", "PREROUTING", "-d", a[0], "-p", proto, "-j", "DNAT", "--to-destination", a[1]+":8080")
 		}
-		c.server.Exec(tool, "-A", "INPUT", "-p", "sctp", "-j", "DROP") // otherwise, the server's kernel would abort every association
+		c.server.Exec(tool, "-A", "INPUT", "-p", "sctp", "-j", "DROP") // prevents the server's kernel from aborting every association
 		router.Exec(tool, "-t", "nat", "-A", "POSTROUTING", "-p", "udp", "--dport", "8080", "-j", "MASQUERADE")
 	}
 	c.table = newTable(t, router)
@@ -66,8 +66,8 @@ func (c *crossing) associate(t *testing.T, network, to string, from, port uint16
 	t.Helper()
 	b := binary.BigEndian.AppendUint16(nil, from)
 	b = binary.BigEndian.AppendUint16(b, port)
-	b = append(b, 0, 0, 0, 0) // the other side's verification tag is still unknown
-	b = append(b, 0, 0, 0, 0) // the checksum
+	b = append(b, 0, 0, 0, 0) // verification tag, still unknown
+	b = append(b, 0, 0, 0, 0) // checksum
 	b = append(b, 1, 0, 0, 20, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1)
 	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
 	if _, err := c.dial(t, network+":132", to).Write(b); err != nil {
@@ -75,8 +75,8 @@ func (c *crossing) associate(t *testing.T, network, to string, from, port uint16
 	}
 }
 
-// one returns the only flow that matches the filter. If there is not exactly one such flow, it
-// fails the test.
+// one returns the only flow that matches the filter. It fails the test unless there is exactly one
+// such flow.
 func (c *crossing) one(t *testing.T, f Filter) Flow {
 	t.Helper()
 	flows := c.all(t, f)
@@ -171,8 +171,8 @@ func TestReadsRealFlows(t *testing.T) {
 	}
 }
 
-// TestDeletesRealFlows creates flows by sending packets, in all protocols, families and zones, with
-// and without NAT. Each deletion must delete exactly one flow.
+// TestDeletesRealFlows sends packets to create flows of all protocols, families and zones, with and
+// without NAT. Each deletion must delete exactly one flow.
 func TestDeletesRealFlows(t *testing.T) {
 	c := newCrossing(t)
 	for tool, vip := range map[string]string{"iptables": "10.96.0.1", "ip6tables": "fd96::1"} {
@@ -207,8 +207,8 @@ func TestDeletesRealFlows(t *testing.T) {
 	}
 }
 
-// TestTellsTheEnds deletes flows, and waits until others time out. The end of each flow must be
-// reported with the flow's counts.
+// TestTellsTheEnds deletes flows, and waits until other flows time out. Each ended flow must be
+// reported with its counts.
 func TestTellsTheEnds(t *testing.T) {
 	c := newCrossing(t)
 	c.ns.Sysctl("net.netfilter.nf_conntrack_udp_timeout", "1")
@@ -238,6 +238,6 @@ func TestTellsTheEnds(t *testing.T) {
 		t.Errorf("second ended flow = %+v, want the UDP flow", got[1])
 	}
 	if n := ended.lost.Load(); n != 0 {
-		t.Errorf("number of times that the kernel dropped events = %d, want 0", n)
+		t.Errorf("reports of dropped events = %d, want 0", n)
 	}
 }

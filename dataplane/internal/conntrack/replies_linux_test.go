@@ -7,9 +7,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestWithReplies looks up redirected IPv4 and IPv6 flows by the addresses of their replies.
-// WithReplies must find each flow with its original destination. It must find no flow for addresses
-// without a flow.
+// TestWithReplies looks up redirected IPv4 and IPv6 flows by their replies' addresses. WithReplies
+// must find each flow with its original destination, and nothing for other addresses.
 func TestWithReplies(t *testing.T) {
 	tab := scratch(t)
 	for _, a := range []struct{ client, vip, local string }{

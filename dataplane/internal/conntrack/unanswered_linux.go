@@ -25,7 +25,7 @@ import (
 //     only flows without a reply.
 //
 // Checks use at most half a percent of a core, because the pause between them grows with the table.
-// If refusals are reported, each end of a flow costs the kernel 1.4 us more.
+// If refusals are reported, each flow that ends costs the kernel 1.4 us more.
 type Unanswered struct {
 	conn     *Conn
 	ends     *Ends // nil if refusals are not reported
@@ -34,7 +34,7 @@ type Unanswered struct {
 
 	foundMu sync.Mutex // held while found is called
 	began   time.Time
-	looked  uint32 // number of checks so far
+	looked  uint32 // number of finished checks
 	silent  map[uint32]silence
 }
 
@@ -50,7 +50,7 @@ type Suspect struct {
 
 // silence is a flow that waits for an answer.
 type silence struct {
-	since             time.Duration // time of the first check that found the flow, since the first check
+	since             time.Duration // when a check first found the flow, measured from the first check of all
 	look              uint32        // number of the last check that found the flow
 	reported, counted bool
 }
@@ -60,21 +60,21 @@ const (
 	// connection is reported. It exceeds a second because a client repeats a lost SYN after a
 	// second, and the repeated SYN may be answered.
 	lookPause = 1200 * time.Millisecond
-	// lookShare limits the time of checks to 1/lookShare of a core.
+	// lookShare limits checks to 1/lookShare of a core.
 	lookShare = 200
-	// countAfter is the time after which an unanswered TCP connection counts as a failure. By then
-	// the client has repeated its SYN twice. An SCTP association counts when it is reported,
-	// because the kernel drops its flow 3 s after each INIT.
+	// An unanswered TCP connection counts as a failure after countAfter. By then, the client has
+	// repeated its SYN twice. An SCTP association counts when it is reported, because the kernel
+	// drops its flow 3 s after each INIT.
 	countAfter = 3 * time.Second
-	// maxSilent is the maximum number of unanswered flows in memory (about 12 MB). Further flows
+	// maxSilent is the maximum number of unanswered flows in memory (about 12 MB). Additional flows
 	// are not reported.
 	maxSilent = 1 << 18
 )
 
-// NewUnanswered opens the required connections, which Run closes. The function "of" must return a
-// flow's backend, or false if the flow is irrelevant. Calls of found do not overlap. found is
-// called when a flow was unanswered at two checks, or was refused if refusals is set. It is called
-// again when the flow counts as a failure.
+// NewUnanswered opens connections to the kernel, which Run closes. The function "of" must return a
+// flow's backend, or false if the flow is irrelevant. The function "found" is called when two
+// checks have found a flow unanswered or, if refusals is set, when a flow was refused. It is called
+// again when the flow counts as a failure. Calls to it do not overlap.
 func NewUnanswered(refusals bool, of func(*Flow) (balancer.Target, bool), found func(Suspect)) (*Unanswered, error) {
 	conn, err := Open()
 	if err != nil {
@@ -90,7 +90,7 @@ func NewUnanswered(refusals bool, of func(*Flow) (balancer.Target, bool), found 
 	return u, nil
 }
 
-// Run makes checks until ctx ends, and then returns nil. It must be called only once.
+// Run makes checks until ctx is done, and then returns nil. It must be called only once.
 func (u *Unanswered) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -100,7 +100,7 @@ func (u *Unanswered) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	var failed error
 	running.Go(func() {
-		failed = u.ends.Run(ctx, u.ended, func() {}) // lost refusals do not matter, because other refusals were reported
+		failed = u.ends.Run(ctx, u.ended, func() {}) // lost reports do not matter, because other refusals have been reported
 		cancel()
 	})
 	err := u.looks(ctx)
@@ -109,7 +109,7 @@ func (u *Unanswered) Run(ctx context.Context) error {
 	return errors.Join(err, failed, u.ends.Close(), u.conn.Close())
 }
 
-// ended processes the end of a flow. A refused flow has changed from syn-sent to close.
+// ended processes a flow that has ended. A refused flow has changed from syn-sent to close.
 func (u *Unanswered) ended(f *Flow) {
 	if f.Proto == balancer.TCP && f.State == "close" && !f.Status.Has(SeenReply) {
 		if t, ours := u.targetOf(f); ours {
@@ -146,8 +146,9 @@ func threadTime() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// look performs a check. It reports flows that an earlier check has also found unanswered. It does
-// not count the flows of the first check, because an earlier process or mode may have counted them.
+// look performs a check. It reports flows that an earlier check also found unanswered. It does not
+// count the flows that the first check finds, because an earlier process or mode may have counted
+// them.
 func (u *Unanswered) look(ctx context.Context) error {
 	u.looked++
 	now := time.Since(u.began)
@@ -170,8 +171,8 @@ func (u *Unanswered) look(ctx context.Context) error {
 	return err
 }
 
-// wait records that a flow is still unanswered. It reports the flow if an earlier check has also
-// found it.
+// wait records that a flow is still unanswered. It reports the flow if an earlier check also found
+// it.
 func (u *Unanswered) wait(f *Flow, t balancer.Target, now time.Duration) {
 	s, known := u.silent[f.id]
 	if !known {
@@ -180,7 +181,7 @@ func (u *Unanswered) wait(f *Flow, t balancer.Target, now time.Duration) {
 		}
 		return
 	}
-	again := s.look != u.looked // false if this list has already contained the flow
+	again := s.look != u.looked // false if this listing has already returned the flow
 	s.look = u.looked
 	if again && !s.reported {
 		s.reported = true
@@ -194,7 +195,7 @@ func (u *Unanswered) wait(f *Flow, t balancer.Target, now time.Duration) {
 }
 
 // opening reports whether the client has sent only the first packet of a connection, without a
-// reply so far. The SCTP states for this differ between kernels.
+// reply so far. The corresponding SCTP states differ between kernels.
 func (f *Flow) opening() bool {
 	switch f.Proto {
 	case balancer.TCP:
@@ -205,7 +206,7 @@ func (f *Flow) opening() bool {
 	return false
 }
 
-// unrepliedOnly returns a socket filter that accepts the ends of flows without a reply. It accepts
+// unrepliedOnly returns a socket filter that accepts reports of ended flows that had no reply:
 // messages in which the bit SEEN_REPLY of the attribute CTA_STATUS is clear
 // (Documentation/networking/filter.rst, SKF_AD_NLATTR).
 func unrepliedOnly() []unix.SockFilter {

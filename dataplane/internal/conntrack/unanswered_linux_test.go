@@ -14,11 +14,11 @@ import (
 	"vipd/test/wait"
 )
 
-// suspects counts what is reported about each backend.
+// suspects counts the reports about each backend.
 type suspects struct {
 	mu       sync.Mutex
 	reported map[balancer.Target]int
-	// counted holds, for each backend, the number of its connections that count as failures.
+	// counted is the number of each backend's connections that count as failures.
 	counted map[balancer.Target]int
 }
 
@@ -53,8 +53,8 @@ func backendOf(f *Flow) (balancer.Target, bool) {
 // suspect counts reports about unanswered translated flows until the test ends.
 func suspect(t *testing.T, tab *table) *suspects { return suspectAll(t, tab, backendOf) }
 
-// suspectAll counts reports about unanswered flows until the test ends. The function of returns the
-// backend of a flow.
+// suspectAll counts reports about unanswered flows until the test ends. The function "of" returns a
+// flow's backend.
 func suspectAll(t *testing.T, tab *table, of func(*Flow) (balancer.Target, bool)) *suspects {
 	t.Helper()
 	s := &suspects{reported: map[balancer.Target]int{}, counted: map[balancer.Target]int{}}
@@ -98,13 +98,13 @@ func TestUnansweredIsTold(t *testing.T) {
 			return err
 		}
 		if err := try(wait.Patience); err == nil {
-			t.Fatal("error of a connection without a listener = nil, want a refusal")
+			t.Fatal("connection without a listener: error = nil, want a refusal")
 		}
 		wait.For(t, 10*time.Second, "the refusal to be told", func() bool { return s.count(target) == 1 })
 
 		c.server.Exec(a.tool, "-I", "INPUT", "-p", "tcp", "--dport", "8080", "-j", "DROP")
 		if err := try(time.Second); err == nil {
-			t.Fatal("error of a connection whose packets are dropped = nil, want a timeout")
+			t.Fatal("connection whose packets are dropped: error = nil, want a timeout")
 		}
 		wait.For(t, 20*time.Second, "the silence to be told", func() bool { return s.count(target) == 2 })
 		wait.For(t, time.Minute, "the silence to be counted", func() bool { return s.countOf(target) == 1 })
@@ -120,16 +120,15 @@ func TestUnansweredIsTold(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(2 * lookPause) // no further report may arrive in this time
+		time.Sleep(2 * lookPause) // no more reports may arrive
 		if told, counted := s.count(target), s.countOf(target); told != 2 || counted != 1 {
-			t.Errorf("further reports = %d, further counted connections = %d; want 0 because the backend answers", told-2, counted-1)
+			t.Errorf("additional reports = %d, counted connections = %d; want 0, because the backend answers", told-2, counted-1)
 		}
 	}
 }
 
-// TestUnansweredCountsNewFlows adds unanswered connections to a table before and after its first
-// reading. Only TCP and SCTP connections that are new after the first reading must be counted, and
-// each only once.
+// TestUnansweredCountsNewFlows adds unanswered connections to a table before and after the first
+// check. Only TCP and SCTP connections that start after the first check must be counted, each once.
 func TestUnansweredCountsNewFlows(t *testing.T) {
 	tab := scratch(t)
 	opening := func(proto balancer.Protocol, state, client string) (Flow, balancer.Target) {
@@ -151,13 +150,13 @@ func TestUnansweredCountsNewFlows(t *testing.T) {
 	if old, udp := s.countOf(oldTarget), s.countOf(udpTarget)+s.count(udpTarget); old != 0 || udp != 0 {
 		t.Errorf("counted old flows = %d, counted UDP flows = %d; want 0", old, udp)
 	}
-	tab.flush(t) // this has the same effect as a timeout, or as the removal of an endpoint
+	tab.flush(t) // has the same effect as a timeout or the removal of an endpoint
 	if tcp, sctp := s.countOf(tcpTarget), s.countOf(sctpTarget); tcp != 1 || sctp != 1 {
 		t.Errorf("counted TCP flows = %d, SCTP flows = %d; want 1 each", tcp, sctp)
 	}
 }
 
-// TestUnrepliedEndsOnly ends flows with and without a reply. Only the end of flows without a reply
+// TestUnrepliedEndsOnly ends flows with and without a reply. Only reports of flows without a reply
 // must pass the filter.
 func TestUnrepliedEndsOnly(t *testing.T) {
 	tab := scratch(t)

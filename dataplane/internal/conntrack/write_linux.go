@@ -9,7 +9,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// These are the types of messages (enum cntl_msg_types,
+// These are message types (enum cntl_msg_types,
 // include/uapi/linux/netfilter/nfnetlink_conntrack.h).
 const (
 	messageNew    = unix.NFNL_SUBSYS_CTNETLINK << 8
@@ -29,7 +29,6 @@ const (
 // writer writes a sequence of messages.
 type writer struct{ nlsock.Writer }
 
-// begin starts a message.
 func (w *writer) begin(kind, flags uint16, seq uint32, family byte) {
 	w.Begin(kind, flags, seq, family, unix.NFNETLINK_V0, 0, 0)
 }
@@ -59,7 +58,7 @@ func (w *writer) tuple(kind uint16, proto byte, t Tuple, zone uint16) {
 	w.Unnest()
 }
 
-// delete requests the deletion of exactly this flow.
+// delete requests the deletion of exactly the flow f.
 func (w *writer) delete(f *Flow, seq uint32) {
 	w.begin(messageDelete, 0, seq, family(inet.Of(f.Orig.Src.Addr())))
 	if f.half {
@@ -122,7 +121,6 @@ func family(f inet.Family) byte {
 	return unix.AF_UNSPEC
 }
 
-// list requests the flows of the selection.
 func (w *writer) list(s selection, seq uint32) {
 	w.begin(messageGet, unix.NLM_F_DUMP, seq, s.family)
 	if s.flags != 0 {

@@ -8,15 +8,15 @@ import (
 )
 
 // accepting counts, for each port, this process's sockets that accept redirected connections. While
-// a mode replaces another mode, both serve, and the counts distinguish their connections.
+// one mode replaces another, both serve clients, and the counts distinguish their connections.
 var accepting = struct {
 	sync.Mutex
 	ports map[uint16]int
 }{ports: map[uint16]int{}}
 
 // Accepts records that this process accepts redirected connections at a port, for a mode that
-// terminates connections. The record ends when ended is called. Until then, the [Flows] of other
-// modes do not remove these connections.
+// terminates connections. Until the caller calls ended, the [Flows] of other modes do not remove
+// these connections.
 func Accepts(port uint16) (ended func()) {
 	accepting.Lock()
 	defer accepting.Unlock()

@@ -62,7 +62,7 @@ func address(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 2, 0, byte(i)}), 8080)
 }
 
-// web returns a frontend with key k whose active backends are the endpoints with these numbers.
+// web returns a frontend with key k, whose active backends are the endpoints with these numbers.
 func web(k balancer.Key, numbers ...int) *balancer.Frontend {
 	f := &balancer.Frontend{Key: k, Service: "web", Policy: balancer.Policy{Forward: balancer.NATForward, DrainTimeout: time.Minute}}
 	for _, i := range numbers {
@@ -71,7 +71,7 @@ func web(k balancer.Key, numbers ...int) *balancer.Frontend {
 	return f
 }
 
-// removed returns f with its last backend draining until the given time.
+// removed returns f, with its last backend draining until the argument until.
 func removed(f *balancer.Frontend, until time.Time) *balancer.Frontend {
 	g := *f
 	g.Backends = slices.Clone(f.Backends)
@@ -100,7 +100,7 @@ func (f *flowTable) breaks(broken bool) {
 
 // TestStaleFlowsAreDropped changes the frontends of a mode whose connections the kernel tracks.
 // Flows that are older than the virtual server must be removed immediately. Flows that an earlier
-// mode has translated must be removed when the drain time of their endpoint ends.
+// mode translated must be removed when their endpoint's drain time ends.
 func TestStaleFlowsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{flows: map[string]conntrack.Flow{}}
@@ -179,8 +179,8 @@ func TestStaleFlowsAreDropped(t *testing.T) {
 	})
 }
 
-// TestSweepsAreShared makes several changes within a short time. One search of conntrack must be
-// sufficient for all of them. If an endpoint is added, no search is needed.
+// TestSweepsAreShared makes several changes within a short time. All of them must share one search
+// of conntrack. Adding an endpoint must not cause a search.
 func TestSweepsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{}
@@ -223,8 +223,8 @@ func TestSweepsAreShared(t *testing.T) {
 	})
 }
 
-// TestReturnsDuringASweep removes a frontend, and adds it again during the search that its removal
-// has caused. Connections that are opened afterwards must stay.
+// TestReturnsDuringASweep removes a frontend, and adds it again during the resulting sweep (a
+// search for flows to remove). Connections that are opened afterwards must stay.
 func TestReturnsDuringASweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{flows: map[string]conntrack.Flow{}}
@@ -246,7 +246,7 @@ func TestReturnsDuringASweep(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if !returned.Load() || len(table.flows) != 1 {
-			t.Errorf("frontend was added during the search = %t, flows = %v; want true and only the new connection", returned.Load(), table.flows)
+			t.Errorf("frontend added during the sweep = %t, flows = %v; want true and only the new connection", returned.Load(), table.flows)
 		}
 		if err := fl.Close(); err != nil {
 			t.Error(err)
@@ -254,9 +254,8 @@ func TestReturnsDuringASweep(t *testing.T) {
 	})
 }
 
-// TestGoesDuringASweep removes an endpoint whose drain time has ended. The removal happens at the
-// end of a search that started before the end of the drain time. The endpoint's connections must be
-// removed.
+// TestGoesDuringASweep removes a drained endpoint at the end of a sweep that started before its
+// drain time was over. The endpoint's connections must be removed.
 func TestGoesDuringASweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{flows: map[string]conntrack.Flow{}}
@@ -282,7 +281,7 @@ func TestGoesDuringASweep(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if !gone.Load() || len(table.flows) > 0 {
-			t.Errorf("endpoint was removed during the search = %t, flows = %v; want true and no flows", gone.Load(), table.flows)
+			t.Errorf("endpoint removed during the sweep = %t, flows = %v; want true and no flows", gone.Load(), table.flows)
 		}
 		if err := fl.Close(); err != nil {
 			t.Error(err)
@@ -290,9 +289,9 @@ func TestGoesDuringASweep(t *testing.T) {
 	})
 }
 
-// TestConnectionsOfAnotherModeAreItsOwn uses a connection that userspace mode has redirected to a
-// port of its own. While that port accepts connections, the connection must not count as stale. It
-// must not be counted or listed by this package.
+// TestConnectionsOfAnotherModeAreItsOwn uses a connection that userspace mode has redirected to its
+// own port. While that port accepts connections, the connection must not be stale, and this package
+// must not count or list it.
 func TestConnectionsOfAnotherModeAreItsOwn(t *testing.T) {
 	fl := NewFlows(&flowTable{}, slog.New(slog.DiscardHandler))
 	f := web(key(0), 1, 2)
@@ -302,28 +301,28 @@ func TestConnectionsOfAnotherModeAreItsOwn(t *testing.T) {
 		Reply: conntrack.Tuple{Src: netip.MustParseAddrPort("10.1.0.1:40001")},
 	}
 	if fl.judge(time.Now())(&flow) {
-		t.Error("connection is stale before the frontend's removal = true, want false")
+		t.Error("before the frontend's removal: stale = true, want false")
 	}
 	later := fl.judge(time.Now().Add(time.Hour))
 	one, other := Accepts(40001), Accepts(40001)
 	one()
 	one()
 	if later(&flow) {
-		t.Error("connection is stale while the port accepts connections = true, want false")
+		t.Error("while the port accepts connections: stale = true, want false")
 	}
 	ranged := flow
 	ranged.Orig.Dst, ranged.Ports = netip.AddrPortFrom(f.Addr, 8003), balancer.NewPortRange(8000, 8009)
 	if !isAccepted(&ranged) {
-		t.Error("connection to the fourth port of a range is accepted = false, want true")
+		t.Error("connection to the fourth port of a range: isAccepted = false, want true")
 	}
 	other()
 	if !later(&flow) {
-		t.Error("connection is stale after the port was closed = false, want true")
+		t.Error("after the port was closed: stale = false, want true")
 	}
 	if port, counted := fl.portOf(&flow); counted {
-		t.Errorf("bytes of the connection are counted for %v, want for no port", port)
+		t.Errorf("connection's bytes are counted for %v, want for no port", port)
 	}
 	if fl.leadsTo(f, flow.Backend()) {
-		t.Error("the connection is listed, want it hidden")
+		t.Error("the connection is listed, want it omitted")
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// Carried follows the connections of an earlier mode that conntrack still translates. It counts,
-// lists and ends them for a mode that does not translate addresses. When no such connections are
-// left, it stops reading conntrack until Again is called. A nil Carried has no connections.
+// Carried follows an earlier mode's connections that conntrack still translates. It counts, lists
+// and ends them for a mode that does not translate addresses. When none are left, it stops reading
+// conntrack until Again is called. A nil Carried has no connections.
 type Carried struct {
 	flows *Flows
 	open  func() (Conn, error)
@@ -26,8 +26,8 @@ type Carried struct {
 	looking sync.Mutex // held while conntrack is read, which is slow for a large table
 
 	mu     sync.Mutex // guards the fields below; held only briefly, because changes must not wait
-	some   bool       // reports whether carried connections may exist
-	again  bool       // reports whether more connections may have started since the last reading
+	some   bool       // whether carried connections may exist
+	again  bool       // whether more connections may have started since the last reading
 	closed bool
 	active map[counters.BackendKey]uint64
 	next   time.Time // when conntrack may be read again
@@ -65,8 +65,8 @@ func (s lazyCutter) Cut(ctx context.Context, keys map[balancer.Key]bool, stale f
 
 func (lazyCutter) Close() error { return nil }
 
-// Applied processes a batch, as [Flows.Applied] does. A new frontend may have belonged to another
-// mode.
+// Applied processes a batch, as [Flows.Applied] does. Another mode may have served a new frontend
+// before.
 func (c *Carried) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) {
 	if c == nil {
 		return
@@ -77,8 +77,8 @@ func (c *Carried) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) 
 	c.flows.Applied(batch, failed)
 }
 
-// Again requests another reading of conntrack, because the rules of another mode may have started
-// more connections since the last reading.
+// Again requests another reading of conntrack, because another mode's rules may have started more
+// connections since the last reading.
 func (c *Carried) Again() {
 	if c != nil {
 		c.expect()
@@ -92,7 +92,7 @@ func (c *Carried) expect() {
 	c.some, c.again = !c.closed, true
 }
 
-// Close ends all work. The remaining connections belong to the next mode.
+// Close stops all work. The next mode handles the remaining connections.
 func (c *Carried) Close() error {
 	if c == nil {
 		return nil
@@ -129,15 +129,15 @@ func (c *Carried) look(ctx context.Context) bool {
 	switch {
 	case err == nil && !c.closed:
 		c.some, c.active = some || c.again, active
-	case errors.Is(err, fs.ErrPermission): // without privileges, no mode of this host can have translated connections
+	case errors.Is(err, fs.ErrPermission): // without privileges, no mode can have translated connections
 		c.some = false
 	}
 	c.next = counters.NextReading(began)
 	return c.some
 }
 
-// count reads conntrack. some reports whether carried connections exist. active is the number of
-// live connections of each backend.
+// count reads conntrack. some reports whether carried connections exist. active is each backend's
+// number of live connections.
 func (c *Carried) count(ctx context.Context) (some bool, active map[counters.BackendKey]uint64, err error) {
 	conn, err := c.open()
 	if err != nil { // without privileges or conntrack, no connection was translated
@@ -157,8 +157,8 @@ func (c *Carried) count(ctx context.Context) (some bool, active map[counters.Bac
 	return some, active, err
 }
 
-// Counters returns the live connections. The mode in which they started has counted all other
-// values.
+// Counters returns only live connections. The mode in which they started has already counted
+// everything else.
 func (c *Carried) Counters(ctx context.Context) (all []dataplane.FrontendCount) {
 	if c == nil || !c.look(ctx) {
 		return nil

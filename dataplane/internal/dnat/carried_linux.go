@@ -6,9 +6,9 @@ import (
 	"os"
 )
 
-// NewProxied returns a Carried for a mode that terminates connections in this process. A flow whose
-// translated destination is not a backend belongs to a socket of this mode if own returns true for
-// that destination.
+// NewProxied returns a Carried for a mode that terminates connections in this process. If a flow's
+// translated destination is not a backend, but own returns true for it, the flow belongs to a
+// socket of this mode.
 func NewProxied(log *slog.Logger, own func(netip.Addr) bool) *Carried {
 	return proxied(log, own, func() (Conn, error) {
 		if _, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_count"); err != nil { // a request would load conntrack

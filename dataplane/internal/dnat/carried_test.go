@@ -19,7 +19,7 @@ import (
 type readTable struct {
 	flowTable
 	reads int
-	// reading is called when a list has returned all flows. If it is nil, nothing is called.
+	// reading is called when a list has returned all flows. It may be nil.
 	reading func()
 	refused error
 }
@@ -37,7 +37,7 @@ func (r *readTable) Each(_ context.Context, _ conntrack.Filter, visit func(*conn
 	return errors.Join(err, r.refused)
 }
 
-// carry returns a Carried for the flows in a table. One frontend is already applied.
+// carry returns a Carried for a table's flows, with one frontend applied.
 func carry(t *testing.T, table *readTable) *Carried {
 	table.flows = map[string]conntrack.Flow{}
 	c := NewCarried(NewFlows(table, slog.New(slog.DiscardHandler)), func() (Conn, error) { return table, nil })
@@ -50,13 +50,12 @@ func carry(t *testing.T, table *readTable) *Carried {
 	return c
 }
 
-// applyFrontend applies the n-th frontend.
 func applyFrontend(c *Carried, n int) {
 	c.Applied([]dataplane.Change{{Key: key(n), New: web(key(n), 1)}}, nil)
 }
 
 // TestChangesDoNotWaitForReadings applies frontends while conntrack is being read. The changes must
-// not wait for this reading, and the next reading must count their new connections.
+// not wait for the reading, and the next reading must count the new connections.
 func TestChangesDoNotWaitForReadings(t *testing.T) {
 	table, began, end := &readTable{}, make(chan bool), make(chan bool)
 	begins := sync.OnceFunc(func() { close(began) })
@@ -70,7 +69,7 @@ func TestChangesDoNotWaitForReadings(t *testing.T) {
 	select {
 	case <-applied:
 	case <-time.After(wait.Patience):
-		t.Error("Applied waited for the end of the reading, want no wait")
+		t.Error("Applied waited for the reading, want no wait")
 	}
 	table.add("a connection", key(0), 1, conntrack.DstNAT|conntrack.SeenReply)
 	close(end)
@@ -78,7 +77,7 @@ func TestChangesDoNotWaitForReadings(t *testing.T) {
 	wait.For(t, 30*time.Second, "the connection to be counted", func() bool { return len(c.Counters(t.Context())) == 1 })
 }
 
-// TestReadingsAreFew applies many frontends. conntrack must not be read more often than the other
+// TestReadingsAreFew applies many frontends. conntrack must not be read more often than other
 // counters.
 func TestReadingsAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -94,7 +93,7 @@ func TestReadingsAreFew(t *testing.T) {
 	})
 }
 
-// TestNoPrivilege makes readings of conntrack fail, as without privileges. No connection may be
+// TestNoPrivilege makes reading conntrack fail, as without privileges. No connection may be
 // reported, and no call may fail. After the first failure, conntrack must not be read again.
 func TestNoPrivilege(t *testing.T) {
 	table := &readTable{refused: fs.ErrPermission}

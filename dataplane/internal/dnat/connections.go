@@ -21,14 +21,12 @@ type Conn interface {
 	Each(ctx context.Context, f conntrack.Filter, visit func(*conntrack.Flow) error) error
 }
 
-// frontends returns the applied frontends.
 func (fl *Flows) frontends() map[balancer.Key]*balancer.Frontend {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	return maps.Clone(fl.wanted)
 }
 
-// frontend returns the applied frontend of a flow, or nil.
 func (fl *Flows) frontend(flow *conntrack.Flow) *balancer.Frontend {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -37,7 +35,7 @@ func (fl *Flows) frontend(flow *conntrack.Flow) *balancer.Frontend {
 }
 
 // leadsTo reports whether a backend belongs or belonged to the frontend. A flow to any other target
-// does not come from this mode's rules. For example, userspace mode may have redirected it to its
+// does not result from this mode's rules. For example, userspace mode may have redirected it to its
 // own port before a mode switch.
 func (fl *Flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
 	if f.Backend(backend) != nil {
@@ -48,9 +46,9 @@ func (fl *Flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
 	return fl.leaving[f.Key].counts(backend)
 }
 
-// portOf returns the port whose counts include a flow. This is the port of its frontend, even if
+// portOf returns the service port whose counts include a flow: the port of its frontend, even if
 // that frontend was removed. It returns false for a flow whose destination is not a backend,
-// because the mode that redirected the flow has counted it.
+// because the mode that redirected the flow counts it.
 func (fl *Flows) portOf(flow *conntrack.Flow) (counters.Port, bool) {
 	if !flow.Status.Has(conntrack.DstNAT) {
 		return counters.Port{}, false
@@ -68,8 +66,8 @@ func (fl *Flows) portOf(flow *conntrack.Flow) (counters.Port, bool) {
 	return counters.Port{}, false
 }
 
-// connection returns the connection of a flow to f. f is nil if the frontend does not exist. ours
-// reports whether the flow leads or led to a backend of f.
+// connection describes a flow to f as a connection. f is nil if the frontend does not exist. ours
+// reports whether the flow's destination is or was a backend of f.
 func (fl *Flows) connection(f *balancer.Frontend, flow *conntrack.Flow, idle func(*conntrack.Flow) bool) (c dataplane.Connection, ours bool) {
 	if f == nil || !flow.Status.Has(conntrack.DstNAT) || !fl.leadsTo(f, flow.Backend()) {
 		return c, false
@@ -129,8 +127,7 @@ func (fl *Flows) kill(ctx context.Context, open func() (Conn, error), q dataplan
 // idle returns a function that reports whether a UDP flow has had no packet for
 // dataplane.IdleAfter. The function compares the remaining time with the timeout that each packet
 // sets (net.netfilter.nf_conntrack_udp_timeout, or nf_conntrack_udp_timeout_stream for assured
-// flows). An offloaded flow is not idle, because it leaves the flowtable after a time without
-// packets.
+// flows). An offloaded flow is not idle, because a flow without packets soon leaves the flowtable.
 func idle() func(*conntrack.Flow) bool {
 	read := func(name string) time.Duration {
 		text, _ := os.ReadFile("/proc/sys/net/netfilter/" + name)

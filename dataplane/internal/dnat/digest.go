@@ -5,8 +5,9 @@ import (
 	"vipd/dataplane"
 )
 
-// Digest implements [dataplane.Dataplane] for modes that translate addresses. It includes all
-// fields of f that affect rules, and the fields that [Tracker] uses, but not the guard's settings.
+// Digest implements the Digest method of [dataplane.Dataplane] on behalf of modes that translate
+// addresses. It covers all fields of f that affect rules, and the fields that [Tracker] uses, but
+// not the guard's settings.
 func Digest(f *balancer.Frontend) dataplane.Digest {
 	g := &balancer.Frontend{
 		Key: f.Key, Service: f.Service, Port: f.Port, Policy: balancer.Policy{Scheduler: f.Scheduler}, AffinityTimeout: f.AffinityTimeout, Withdrawn: f.Withdrawn,
@@ -19,7 +20,7 @@ func Digest(f *balancer.Frontend) dataplane.Digest {
 			g.Backends[i].State = b.State
 		}
 	}
-	if f.Forward.Direct() { // the mode itself restricts clients, and keeps draining endpoints
+	if f.Forward.Direct() { // the mode itself restricts clients, and lets endpoints drain
 		g.Forward, g.Sources, g.DrainTimeout = f.Forward, f.Sources, f.DrainTimeout
 		for i, b := range f.Backends {
 			g.Backends[i].State, g.Backends[i].Failing = b.State, b.Failing

@@ -21,39 +21,39 @@ import (
 // Flows removes flows that conntrack would otherwise continue to send to a removed backend, or past
 // a new service. It is necessary because conntrack decides the destination only once per flow. UDP
 // clients continue to send, so their flows are removed together with the change. Connections have a
-// drain time. A separate goroutine ends them, because searching for them takes longer than a
-// change.
+// drain time, after which a separate goroutine ends them, because searching for them takes longer
+// than a change.
 //
-// Flows is a part of [Tracker]. Without a Tracker, it serves modes whose connections the kernel
-// tracks itself, such as virtual servers. Virtual servers end connections to removed destinations.
+// Flows is a part of [Tracker]. Without a Tracker, it is used by modes whose connections the kernel
+// itself tracks, such as virtual servers. Virtual servers end connections to removed destinations.
 // They do not end flows that are older than the virtual server, or connections of a previous mode,
-// because conntrack handles those first.
+// because conntrack handles their packets first.
 type Flows struct {
 	conn Cutter
 	log  *slog.Logger
 	loop *worker.Loop
 	// own reports whether an address belongs to this host. Redirects send connections to such
-	// addresses. It is nil unless this process terminates connections.
+	// addresses. own is nil unless this process terminates connections.
 	own func(netip.Addr) bool
 
 	mu sync.Mutex // guards the fields below
 	// wanted holds the applied frontends.
 	wanted map[balancer.Key]*balancer.Frontend
-	// due holds the times at which connections of a key must be checked.
+	// due maps each key to the time at which its connections must be checked.
 	due map[balancer.Key]time.Time
-	// leaving holds the keys that still have connections of a removed frontend.
+	// leaving holds the keys that may still have connections from before their frontend was removed
+	// or replaced.
 	leaving map[balancer.Key]*leave
-	// ranges has the keys in wanted and leaving with a range of ports, by address.
+	// ranges holds the keys in wanted and leaving that have a port range, by address.
 	ranges map[netip.Addr][]balancer.Key
 	// found holds the keys that an earlier process left, until they are wanted.
 	found map[balancer.Key]bool
 	// uncut holds the UDP keys whose flows must be removed with the next change because the last
 	// attempt failed.
 	uncut map[balancer.Key]bool
-	// pause is the pause between sweeps.
+	// pause is the pause between sweeps (searches for stale flows).
 	pause time.Duration
-	// forget is the time of the next removal of obsolete state. The cost of a removal is
-	// proportional to the number of keys.
+	// forget is when obsolete state is next removed, at a cost proportional to the number of keys.
 	forget time.Time
 }
 
@@ -63,14 +63,14 @@ type Cutter interface {
 	Close() error
 }
 
-// leave describes the remaining connections of an earlier frontend of a key.
+// leave describes the remaining connections to a key's earlier frontend.
 type leave struct {
 	// until is the end of the connections' drain time.
 	until time.Time
 	// port is the port to which the bytes of these connections are added. It is zero if another
-	// mode has served the frontend, because that mode counts and lists them.
+	// mode served the frontend, because that mode counts and lists them.
 	port counters.Port
-	// since holds the backends of later frontends of the key. Connections to these backends do not
+	// since holds the backends of the key's later frontends. Connections to these backends do not
 	// belong to the earlier frontend.
 	since map[netip.AddrPort]bool
 }
@@ -82,11 +82,11 @@ func (l *leave) has(b netip.AddrPort) bool { return l != nil && !l.since[b] }
 // served by this mode.
 func (l *leave) counts(b netip.AddrPort) bool { return l.has(b) && l.port != (counters.Port{}) }
 
-// keeps reports whether a connection to b may continue at the given time.
+// keeps reports whether a connection to b may continue at the time now.
 func (l *leave) keeps(b netip.AddrPort, now time.Time) bool { return l.has(b) && l.until.After(now) }
 
-// endEventGrace is the time for which an entry stays in leaving after its drain time. It is
-// necessary because the kernel reports the end of a flow only after the flow was removed.
+// endEventGrace is how long an entry stays in leaving after its drain time, because the kernel
+// reports that a flow ended only after the flow was removed.
 const endEventGrace = 10 * time.Second
 
 // NewFlows returns Flows that start working with the first Applied. Close closes conn.
@@ -100,7 +100,7 @@ func NewFlows(conn Cutter, log *slog.Logger) *Flows {
 	return fl
 }
 
-// find records the frontends of an earlier process. Connections to them may belong to earlier
+// find records an earlier process's frontends. Connections to them may belong to earlier
 // definitions of the frontends.
 func (fl *Flows) find(digests map[balancer.Key]dataplane.Digest) {
 	fl.mu.Lock()
@@ -113,8 +113,8 @@ func (fl *Flows) find(digests map[balancer.Key]dataplane.Digest) {
 	}
 }
 
-// cut records that the flows of keys were removed, or that their removal failed with err and must
-// be repeated.
+// cut records that the keys' flows were removed, or that their removal failed with err and must be
+// retried.
 func (fl *Flows) cut(keys map[balancer.Key]bool, err error) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -144,7 +144,7 @@ func (fl *Flows) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) {
 func (fl *Flows) process(batch []dataplane.Change, failed dataplane.KeyErrors) map[balancer.Key]bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
-	now := time.Now() // read under the lock, so it is later than the time of a running sweep
+	now := time.Now() // read under the lock, so it is later than the time that a sweep in progress uses
 	fl.forgetLocked(now)
 	atOnce := map[balancer.Key]bool{}
 	for _, c := range batch {
@@ -153,7 +153,7 @@ func (fl *Flows) process(batch []dataplane.Change, failed dataplane.KeyErrors) m
 		}
 		was := cmp.Or(fl.wanted[c.Key], c.Old)
 		if c.New == nil {
-			fl.leaveLocked(c.Key, cmp.Or(c.Old, was), now) // Old has the last drain timeout, because a new drain timeout alone does not cause a change
+			fl.leaveLocked(c.Key, cmp.Or(c.Old, was), now) // c.Old has the last drain timeout, because a new drain timeout alone does not cause a change
 		} else {
 			fl.wantLocked(c.New, was, now)
 		}
@@ -167,8 +167,7 @@ func (fl *Flows) process(batch []dataplane.Change, failed dataplane.KeyErrors) m
 	return atOnce
 }
 
-// leaveLocked records that the frontend of a key was removed. was is nil if that frontend is
-// unknown.
+// leaveLocked records that a key's frontend was removed. was is nil if that frontend is unknown.
 func (fl *Flows) leaveLocked(k balancer.Key, was *balancer.Frontend, now time.Time) {
 	delete(fl.wanted, k)
 	delete(fl.found, k)
@@ -190,8 +189,8 @@ func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 	fl.wanted[k] = f
 	fl.addRangeLocked(k)
 	if k.Proto != balancer.UDP && (fl.found[k] || was == nil && fl.leaving[k] == nil) {
-		// Endpoints may have been removed while vipd was down, or another mode may have served.
-		// These connections have the same drain time.
+		// Endpoints may have been removed while vipd was down, or another mode may have served this
+		// key. Connections to such endpoints get the same drain time.
 		l := &leave{until: now.Add(f.DrainTimeout)}
 		if fl.found[k] {
 			l.port = counters.Port{Service: f.Service, Name: f.Port}
@@ -213,17 +212,17 @@ func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 	fl.dueLocked(k, now)
 }
 
-// movesFlows reports whether flows of was may be wrong for next: flows to a backend that stops, or
-// to no backend if was had none. Connections of the host's own clients to a frontend without
-// backends are refused after conntrack has recorded them. So a client that soon reuses the port
-// would be refused again.
+// movesFlows reports whether flows to was may be wrong for next: because one of its backends stops
+// getting connections, or because was had no backends. Connections of the host's own clients to a
+// frontend without backends are refused after conntrack has recorded them. So a client that soon
+// reuses the port would be refused again.
 func movesFlows(was, next *balancer.Frontend, now time.Time) bool {
 	return stopsBackend(was, next, now) || !was.Serves() && next.Serves()
 }
 
 // stopsBackend reports whether next no longer has a backend of was, no longer gives it new
 // connections, or has ended its drain time. Removing a backend after its drain time also counts,
-// because a search that started earlier may have kept its connections.
+// because a sweep that started earlier may have spared its connections.
 func stopsBackend(was, next *balancer.Frontend, now time.Time) bool {
 	return slices.ContainsFunc(was.Backends, func(b balancer.Backend) bool {
 		current := next.Backend(b.Addr)
@@ -231,17 +230,17 @@ func stopsBackend(was, next *balancer.Frontend, now time.Time) bool {
 	})
 }
 
-// A sweep reads the whole conntrack table. An empty table costs the kernel 9 ms. Many keys take
-// little more time than a single key. The pause between sweeps is at least minPause and at most
-// maxPause. Within these limits, sweeps use at most 1/sweepShare of the time.
+// A sweep reads the whole conntrack table. An empty table costs the kernel 9 ms. Checking many keys
+// takes little more time than checking a single key. The pause between sweeps is at least minPause
+// and at most maxPause. Within these limits, sweeps use at most 1/sweepShare of the time.
 const (
 	sweepShare = 20
 	minPause   = 100 * time.Millisecond
 	maxPause   = time.Second
 )
 
-// togetherLocked returns the first time at or after t at which a sweep may start, so changes within
-// a short time share a sweep.
+// togetherLocked returns the earliest permitted start of a sweep, not before t. Changes within a
+// short time thereby share a sweep.
 func (fl *Flows) togetherLocked(t time.Time) time.Time {
 	if early := t.Sub(t.Truncate(fl.pause)); early > 0 {
 		return t.Add(fl.pause - early) // added to t because Truncate's result has no monotonic clock reading
@@ -249,8 +248,8 @@ func (fl *Flows) togetherLocked(t time.Time) time.Time {
 	return t
 }
 
-// dueLocked schedules the check of a key for the first time at which the drain time of a backend or
-// of an earlier frontend ends.
+// dueLocked schedules the check of a key for the moment at which the first drain time of a backend
+// or an earlier frontend ends.
 func (fl *Flows) dueLocked(k balancer.Key, now time.Time) {
 	end := func(until time.Time) {
 		if at, ok := fl.due[k]; until.After(now) && (!ok || fl.togetherLocked(until).Before(at)) {
@@ -288,9 +287,9 @@ func (fl *Flows) addRangeLocked(k balancer.Key) {
 	}
 }
 
-// placeLocked sets the range of ports of the flow's frontend, if the frontend has a range. If the
-// port also has its own frontend, or the narrowest range was removed, the flow's backend determines
-// the frontend, because either frontend may be newer.
+// placeLocked sets flow.Ports if the flow's frontend has a port range. If the port also has its own
+// frontend, or the narrowest range was removed, the flow's backend determines the frontend, because
+// either frontend may be newer.
 func (fl *Flows) placeLocked(flow *conntrack.Flow) {
 	k := flow.Frontend()
 	ranges := fl.ranges[k.Addr]
@@ -320,9 +319,9 @@ func (fl *Flows) placeLocked(flow *conntrack.Flow) {
 	}
 }
 
-// judge returns a function that reports whether a flow is stale. That function uses the desired
-// state at the time of its call. While conntrack is read, a frontend may be restored and correct
-// flows may start.
+// judge returns a function that reports whether a flow is stale. Each call to that function uses
+// the current desired state, because a frontend may be restored and get correct flows while
+// conntrack is being read.
 func (fl *Flows) judge(now time.Time) func(*conntrack.Flow) bool {
 	return func(flow *conntrack.Flow) bool {
 		fl.mu.Lock()
@@ -351,8 +350,8 @@ func (fl *Flows) isOwnLocked(flow *conntrack.Flow) bool {
 	return (f == nil || f.Backend(flow.Backend()) == nil) && fl.own(flow.Backend().Addr())
 }
 
-// leads reports whether a flow belongs to a current or former frontend, and a mode that translates
-// addresses has chosen its destination.
+// leads reports whether a flow belongs to a current or earlier frontend, and a mode that translates
+// addresses chose its destination.
 func (fl *Flows) leads(flow *conntrack.Flow) bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -378,9 +377,9 @@ func (fl *Flows) again() {
 }
 
 // stale reports whether a flow to a frontend must be removed. f is nil if the frontend does not
-// exist. kept reports whether the flow belongs to an earlier frontend and may still continue. An
-// unanswered flow is removed as soon as its backend gets no new connections, because the client
-// then retries and gets another backend.
+// exist. kept reports whether the flow may continue because it belongs to an earlier frontend that
+// is still draining. An unanswered flow is removed as soon as its backend gets no new connections,
+// because the client then retries and gets another backend.
 func stale(flow *conntrack.Flow, f *balancer.Frontend, kept bool, now time.Time) bool {
 	if !flow.Status.Has(conntrack.DstNAT) && flow.Backend() == flow.Orig.Dst {
 		// The flow is older than the service. An answered connection does not belong to vipd. With
@@ -424,7 +423,7 @@ func (fl *Flows) sweep(ctx context.Context) (next time.Time) {
 	fl.pause = min(max(minPause, sweepShare*took), maxPause)
 	for k := range keys {
 		switch {
-		case fl.due[k].After(now): // a change has arrived in the meantime
+		case fl.due[k].After(now): // a change has postponed the check in the meantime
 		case err != nil:
 			fl.due[k] = now.Add(retryCut)
 		default:
@@ -441,16 +440,16 @@ func (fl *Flows) sweep(ctx context.Context) (next time.Time) {
 	return next
 }
 
-// Close stops the loop, which then no longer ends draining connections. If the rules stay, the next
+// Close stops the loop, so it no longer ends draining connections. If the rules stay, the next
 // process ends connections to endpoints that drain or are removed, because it receives these
-// changes. Connections to frontends that are removed in the meantime continue until a side closes
-// them.
+// changes. If a frontend is removed while no process runs, its connections continue until one side
+// closes them.
 func (fl *Flows) Close() error {
 	fl.loop.Close()
 	return fl.conn.Close()
 }
 
-// targetOf returns the backend of a flow, or false if the flow does not belong to a frontend.
+// targetOf returns a flow's backend, or false if the flow does not belong to a frontend.
 func (fl *Flows) targetOf(flow *conntrack.Flow) (balancer.Target, bool) {
 	if !flow.Status.Has(conntrack.DstNAT) {
 		return balancer.Target{}, false

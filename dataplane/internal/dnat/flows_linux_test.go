@@ -15,8 +15,7 @@ import (
 	"vipd/test/wait"
 )
 
-// tracked returns the servers of the frontend's connections in conntrack, in the order of their
-// addresses.
+// tracked returns the servers of the frontend's connections in conntrack, sorted by address.
 func (r *rig) tracked(proto balancer.Protocol) []netip.Addr {
 	r.Helper()
 	var all []netip.Addr
@@ -31,8 +30,7 @@ func (r *rig) tracked(proto balancer.Protocol) []netip.Addr {
 	return all
 }
 
-// untilCut waits until the only connection ends. It fails the test if the connection ends before
-// due.
+// untilCut waits until the only connection ends, which must not happen before due.
 func (r *rig) untilCut(due time.Time) {
 	r.Helper()
 	seen := time.Now()
@@ -45,11 +43,11 @@ func (r *rig) untilCut(due time.Time) {
 		return n == 0
 	})
 	if time.Now().Before(due) {
-		r.Errorf("the connection ended %s before the end of its drain time, want it kept until then", due.Sub(seen))
+		r.Errorf("the connection ended %s before its drain time was over", due.Sub(seen))
 	}
 }
 
-// TestRestartKnowsConnections restarts the process while a connection is open. The new process must
+// TestRestartKnowsConnections simulates a restart while a connection is open. The new process must
 // list the connection, and must end it when the frontend is removed.
 func TestRestartKnowsConnections(t *testing.T) {
 	r := newRig(t)
@@ -59,7 +57,7 @@ func TestRestartKnowsConnections(t *testing.T) {
 	e = e.restart(f)
 	conns, err := dataplane.Connections(context.Background(), r.tracker, dataplane.ConnectionQuery{})
 	if err != nil || len(conns) != 1 || conns[0].Service != "web" {
-		t.Errorf("connections after a restart = %+v, %v; want one connection of the service web", conns, err)
+		t.Errorf("after a restart: connections = %+v, %v; want one connection to the service web", conns, err)
 	}
 	if n := r.counted().Backends[0].Active; n != 1 {
 		t.Errorf("live connections = %d, want 1", n)
@@ -68,8 +66,8 @@ func TestRestartKnowsConnections(t *testing.T) {
 	r.untilCut(time.Now())
 }
 
-// TestRestartKeepsTime restarts the process during drains, and removes an endpoint while no process
-// runs. Each connection must end when its drain time ends.
+// TestRestartKeepsTime simulates restarts during drains, and removes an endpoint while no process
+// is running. Each connection must end when its drain time ends.
 func TestRestartKeepsTime(t *testing.T) {
 	t.Run("draining", func(t *testing.T) {
 		r := newRig(t)
@@ -121,9 +119,8 @@ func TestFailingIsCut(t *testing.T) {
 	}
 }
 
-// TestDrainsGetTimes sets the end of an endpoint's drain after the drain has started. In another
-// case, it changes the drain_timeout of a frontend and then removes it. Connections must end at the
-// new times.
+// TestDrainsGetTimes changes when a started drain ends, and changes a frontend's drain_timeout
+// before removing the frontend. Connections must end at the new deadlines.
 func TestDrainsGetTimes(t *testing.T) {
 	t.Run("endpoint", func(t *testing.T) {
 		r := newRig(t)
@@ -155,7 +152,8 @@ func TestDrainsGetTimes(t *testing.T) {
 }
 
 // TestReturnKeepsTime removes a frontend, and adds it again with another endpoint. A connection
-// from before the removal must end when its drain time ends, even if later connections end earlier.
+// from before the removal must end when its own drain time is over, even if later connections end
+// earlier.
 func TestReturnKeepsTime(t *testing.T) {
 	r := newRig(t)
 	f := r.web(balancer.TCP, 2)
@@ -169,10 +167,10 @@ func TestReturnKeepsTime(t *testing.T) {
 	if got := r.tracked(balancer.TCP); !slices.Equal(got, []netip.Addr{r.address(2), r.address(3)}) && time.Now().Before(due) {
 		t.Fatalf("servers of the connections = %s, want both servers", got)
 	}
-	r.apply(r.web(balancer.TCP, 4)) // the previous endpoint of this frontend has no drain time
+	r.apply(r.web(balancer.TCP, 4)) // this frontend's previous endpoint has no drain time
 	wait.For(t, 5*time.Second, "the later connection to be cut", func() bool { return !slices.Contains(r.tracked(balancer.TCP), r.address(3)) })
 	if !slices.Contains(r.tracked(balancer.TCP), r.address(2)) && time.Now().Before(due) {
-		t.Error("the earlier connection was deleted before the end of its drain time, want it kept")
+		t.Error("the earlier connection was deleted before its drain time was over")
 	}
 	r.untilCut(due)
 }
@@ -196,13 +194,13 @@ func TestUDPMovesAfterFailure(t *testing.T) {
 	r.tracker.flows.conn = bad
 	var failed dataplane.KeyErrors
 	if err := r.Apply(context.Background(), batch); !errors.As(err, &failed) || failed[f.Key] == nil {
-		t.Errorf("error of Apply without conntrack = %v, want an error for the key", err)
+		t.Errorf("Apply without conntrack = %v, want an error for the key", err)
 	}
 	r.tracker.flows.conn = good
 	if err := r.Apply(context.Background(), batch); err != nil {
 		t.Fatal(err)
 	}
 	if answer, err := lab.Ask(client); err != nil || answer.Server != "s3" {
-		t.Errorf("server that answers = %q, error = %v; want s3", answer.Server, err)
+		t.Errorf("server = %q, error = %v; want s3", answer.Server, err)
 	}
 }

@@ -8,13 +8,13 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// TestBytesOfWhatIsGoneAreForgotten ends flows of several ports. The byte counts of a port must be
-// kept while they are requested, and for counters.Retention after the last request.
+// TestBytesOfWhatIsGoneAreForgotten ends flows to several ports. A port's byte counts must stay
+// while they are requested, and for counters.Retention after the last request.
 func TestBytesOfWhatIsGoneAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := &traffic{ended: map[counters.Port]volume{}, shown: map[counters.Port]volume{}, asked: map[counters.Port]time.Time{}}
 		stays, goes, never := counters.Port{Service: "stays"}, counters.Port{Service: "goes"}, counters.Port{Service: "never"}
-		for _, k := range []counters.Port{stays, goes, never} { // nothing requests the bytes of the port "never"
+		for _, k := range []counters.Port{stays, goes, never} { // the test never requests the bytes of the port "never"
 			counts.ended[k] = volume{1, 2}
 		}
 		counts.before = counts.ended
@@ -25,7 +25,7 @@ func TestBytesOfWhatIsGoneAreForgotten(t *testing.T) {
 			}
 			counts.prune(time.Now())
 			if len(counts.ended) != 3 {
-				t.Errorf("ports with counts after %v = %d, want 3", time.Since(began), len(counts.ended))
+				t.Errorf("after %v: ports with counts = %d, want 3", time.Since(began), len(counts.ended))
 			}
 		}
 		counts.prune(time.Now())

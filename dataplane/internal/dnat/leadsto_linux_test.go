@@ -11,8 +11,8 @@ import (
 )
 
 // TestLeadsTo checks whether flows to several destinations belong to a frontend. A flow to a
-// removed backend must belong to it. If the destination was never a backend, but for example the
-// port of a proxy, the flow must not belong to it.
+// removed backend must belong to it. A flow whose destination was never a backend, such as a
+// proxy's port, must not.
 func TestLeadsTo(t *testing.T) {
 	at := netip.MustParseAddrPort
 	key, err := balancer.ParseKey("10.96.0.10:80/tcp")
@@ -33,13 +33,13 @@ func TestLeadsTo(t *testing.T) {
 	}
 	fl.leaving[key] = &leave{until: time.Now().Add(time.Minute), port: counters.Port{Service: "web"}, since: map[netip.AddrPort]bool{at("10.0.0.1:8080"): true}}
 	if !fl.leadsTo(f, at("10.0.0.9:8080")) {
-		t.Error("leadsTo for a backend of the earlier frontend = false, want true")
+		t.Error("earlier frontend's backend: leadsTo = false, want true")
 	}
 }
 
-// TestRangeOfFlow places flows to port 7009 that several ranges contain. A range that leads to the
-// flow's endpoint must be preferred to a narrower range that was removed. Endpoints listen at ports
-// that are higher by 100.
+// TestRangeOfFlow looks up the frontend of flows to port 7009, which several ranges contain. A
+// range with the flow's endpoint must be preferred to a removed, narrower range. Endpoint ports are
+// higher by 100.
 func TestRangeOfFlow(t *testing.T) {
 	at, vip := netip.MustParseAddrPort, netip.MustParseAddr("10.96.0.10")
 	narrow, wide := balancer.NewPortRange(7000, 7009), balancer.NewPortRange(7000, 7011)

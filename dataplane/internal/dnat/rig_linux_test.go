@@ -23,19 +23,19 @@ import (
 func TestMain(m *testing.M) { lab.Main(m) }
 
 // rig is a network with a client, a host, and a server that has many addresses. The host runs a
-// dataplane that is made of a few simple rules.
+// simple dataplane that consists of a few rules.
 type rig struct {
 	*testing.T
 	tracker *Tracker
 	client  *lab.NS
 	server  *lab.NS
 	// withRules holds the frontends that have rules. applied reports whether the engine has applied
-	// all frontends since the process started.
+	// all frontends since the last (simulated) restart.
 	withRules map[balancer.Key]*balancer.Frontend
 	applied   bool
 }
 
-// vip is the address of the frontends.
+// vip is the frontends' address.
 func vip() netip.Addr { return netip.MustParseAddr("10.96.0.10") }
 
 func newRig(t *testing.T) *rig {
@@ -78,7 +78,7 @@ func (r *rig) open() {
 	r.applied = false
 }
 
-// forgetFlows deletes the flows that earlier tests have left in conntrack.
+// forgetFlows deletes the flows that earlier tests left in conntrack.
 func (r *rig) forgetFlows() {
 	r.Helper()
 	c, err := conntrack.Open()
@@ -144,7 +144,6 @@ func (r *rig) Observe(context.Context) (dataplane.Observation, error) {
 	return seen, nil
 }
 
-// Capabilities, Digest, Traits, Counters, Intact and Close implement [dataplane.Dataplane].
 func (r *rig) Capabilities() balancer.Capabilities               { return balancer.Capabilities{} }
 func (r *rig) Digest(f *balancer.Frontend) dataplane.Digest      { return dataplane.DigestOf(f) }
 func (r *rig) Traits() dataplane.Traits                          { return dataplane.Traits{} }
@@ -174,7 +173,6 @@ func (r *rig) apply(frontends ...*balancer.Frontend) {
 	}
 }
 
-// remove removes a frontend.
 func (r *rig) remove(f *balancer.Frontend) {
 	r.Helper()
 	if err := r.Apply(context.Background(), []dataplane.Change{{Key: f.Key, Old: f}}); err != nil {

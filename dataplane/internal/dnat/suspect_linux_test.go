@@ -12,8 +12,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestSuspects makes one of two endpoints refuse connections, and later makes this endpoint silent.
-// Only this endpoint may be reported.
+// TestSuspects makes one of two endpoints refuse connections, and then drop them silently. Only
+// this endpoint may be reported.
 func TestSuspects(t *testing.T) {
 	r := newRig(t)
 	r.apply(r.web(balancer.TCP, 2, 3))

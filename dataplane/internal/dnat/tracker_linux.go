@@ -37,19 +37,19 @@ func Open(log *slog.Logger) (*Tracker, error) {
 	return &Tracker{flows: flows, traffic: newTraffic(flows, other)}, nil
 }
 
-// Close ends the tracker's work. Its counts can still be read.
+// Close stops the tracker. Its counts can still be read.
 func (t *Tracker) Close() error {
 	t.traffic.lookNow()
 	return errors.Join(t.traffic.close(), t.flows.Close())
 }
 
 // Found records the frontends that an earlier process left in the kernel. Some of their connections
-// may be to backends that have since been removed.
+// may use backends that have since been removed.
 func (t *Tracker) Found(there map[balancer.Key]dataplane.Digest) { t.flows.find(there) }
 
 // Applied processes a batch whose changes were applied, except for failed keys. It immediately
 // removes UDP flows that the batch has made stale. It removes connections when their drain time
-// ends. If flows of a key can't be removed, Applied adds the key to failed, and removes the flows
+// ends. If a key's flows can't be removed, Applied adds the key to failed, and removes the flows
 // when the key is applied again.
 func (t *Tracker) Applied(ctx context.Context, batch []dataplane.Change, failed dataplane.KeyErrors) {
 	t.traffic.start()
@@ -88,7 +88,7 @@ func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane
 	return conntrack.Follow(ctx, func(began bool, flow *conntrack.Flow) {
 		busy := func(*conntrack.Flow) bool { return false }
 		if flow.Backend() != flow.Orig.Dst {
-			flow.Status |= conntrack.DstNAT // ipvs mode translated the flow, and the kernel may report its end long after that mode ended
+			flow.Status |= conntrack.DstNAT // ipvs mode translated the flow, and the kernel may report its end long after a switch from that mode
 		}
 		if c, ours := t.flows.connection(t.flows.frontend(flow), flow, busy); ours {
 			tell(began, &c)
@@ -110,10 +110,10 @@ func (t *Tracker) WatchUnanswered(ctx context.Context, refusals bool, tell func(
 	return u.Run(ctx)
 }
 
-// Counters combines the connections that rules have counted at each backend with data from
-// conntrack: the live connections, and the bytes if conntrack counts them.
+// Counters combines the rules' connection counts with data from conntrack: the live connections,
+// and the bytes if conntrack counts them.
 func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.BackendKey]counters.Count) []dataplane.FrontendCount {
-	backends := map[counters.Port]int{} // 10,000 services have many backends, so their memory is allocated in advance
+	backends := map[counters.Port]int{} // to allocate each port's backends in advance, for hosts with 10,000 services
 	for _, of := range counts {
 		for k := range of {
 			backends[k.Port]++
@@ -122,7 +122,7 @@ func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.BackendKe
 	for _, f := range t.flows.frontends() {
 		backends[counters.Port{Service: f.Service, Name: f.Port}] += 0
 	}
-	_ = t.traffic.look(ctx) // after an error the last result remains valid
+	_ = t.traffic.look(ctx) // after an error, the last result remains valid
 	byPort := make(map[counters.Port]*dataplane.FrontendCount, len(backends))
 	out := make([]dataplane.FrontendCount, 0, len(backends))
 	for p, n := range backends {

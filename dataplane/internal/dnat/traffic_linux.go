@@ -13,10 +13,10 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// volume holds numbers of bytes from and to clients.
+// volume is the numbers of bytes from and to clients.
 type volume struct{ in, out uint64 }
 
-// traffic counts flows of conntrack: live connections, and bytes if conntrack counts them. The
+// traffic counts flows in conntrack: live connections, and bytes if conntrack counts them. The
 // kernel reports a flow's bytes when the flow ends.
 type traffic struct {
 	flows *Flows
@@ -29,15 +29,15 @@ type traffic struct {
 	running sync.WaitGroup
 	looking sync.Mutex // held while the flows are counted
 
-	mu sync.Mutex // guards the fields below; held only briefly, because the ends of flows must not wait
+	mu sync.Mutex // guards the fields below; held only briefly, because reports of ended flows must not wait
 	// ended holds the bytes of ended flows.
 	ended map[counters.Port]volume
-	// before holds the bytes of flows that had ended at the last count. live holds the bytes of
-	// flows that existed at the last count.
+	// before holds the bytes of flows that had already ended at the last count, and live the bytes
+	// of flows that still existed.
 	before, live map[counters.Port]volume
 	active       map[counters.BackendKey]uint64
-	// shown is the last result for each port. asked is the time of the last request for the port's
-	// bytes. Before any request, it is the time at which prune first found the port.
+	// shown is the last result for each port. asked is when the port's bytes were last requested
+	// or, before any request, when prune first found the port.
 	shown map[counters.Port]volume
 	asked map[counters.Port]time.Time
 	next  time.Time
@@ -47,9 +47,9 @@ func newTraffic(fl *Flows, conn *conntrack.Conn) *traffic {
 	return &traffic{flows: fl, conn: conn, ended: map[counters.Port]volume{}, shown: map[counters.Port]volume{}, asked: map[counters.Port]time.Time{}}
 }
 
-// start subscribes to the ends of flows, and starts the goroutine that reads them, if the sysctl
-// net.netfilter.nf_conntrack_acct is enabled. The host may have enabled it for the fast path, after
-// newTraffic.
+// start subscribes to reports of ended flows, and starts the goroutine that reads them, if the
+// sysctl net.netfilter.nf_conntrack_acct is enabled. The host may have enabled it for the fast
+// path, after newTraffic.
 func (t *traffic) start() {
 	if t.started {
 		return
@@ -79,7 +79,7 @@ func (t *traffic) start() {
 	})
 }
 
-// end adds the bytes of an ended flow to the bytes of its port.
+// end adds an ended flow's bytes to its port.
 func (t *traffic) end(flow *conntrack.Flow) {
 	k, ok := t.flows.portOf(flow)
 	if !ok {
@@ -130,7 +130,7 @@ func (t *traffic) look(ctx context.Context) error {
 	return err
 }
 
-// lookNow counts the existing flows even if they were counted recently. After an error the last
+// lookNow counts the existing flows even if they were counted recently. After an error, the last
 // result remains valid.
 func (t *traffic) lookNow() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
@@ -141,12 +141,11 @@ func (t *traffic) lookNow() {
 	_ = t.look(ctx)
 }
 
-// lookTime limits the time of the last count of an ending process.
+// lookTime limits how long the last count before an exit may take.
 const lookTime = 2 * time.Second
 
-// bytes returns the bytes of a port at the last count, and the part of them that belongs to
-// existing flows. Flows that have ended since then are added at the next count, so results never
-// decrease.
+// bytes returns a port's bytes at the last count, and the part that belongs to existing flows.
+// Flows that have ended since are added at the next count, so results never decrease.
 func (t *traffic) bytes(k counters.Port) (all, kept volume) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -177,7 +176,7 @@ func (t *traffic) prune(now time.Time) {
 	}
 }
 
-// activeAt returns the number of live connections of a backend.
+// activeAt returns a backend's number of live connections.
 func (t *traffic) activeAt(k counters.BackendKey) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

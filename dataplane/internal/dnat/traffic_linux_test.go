@@ -23,7 +23,7 @@ func accounted(t *testing.T) {
 }
 
 // TestEndsWaitForNoList ends flows and reads counters while another reader lists all flows. Neither
-// may wait until this list ends.
+// may wait for this list.
 func TestEndsWaitForNoList(t *testing.T) {
 	accounted(t)
 	r := newRig(t)
@@ -31,7 +31,7 @@ func TestEndsWaitForNoList(t *testing.T) {
 	r.apply(f)
 	r.ask(balancer.TCP)
 	begun, release, looked := make(chan bool), make(chan bool), make(chan error, 1)
-	go func() { // conntrack makes only one list at a time, so the next reading waits for this list
+	go func() { // only one list can be in progress, so the next reading waits for this list
 		first := true
 		_ = r.tracker.traffic.conn.Each(context.Background(), conntrack.Filter{}, func(*conntrack.Flow) error {
 			if first {
@@ -49,7 +49,7 @@ func TestEndsWaitForNoList(t *testing.T) {
 		if r.tracker.traffic.looking.TryLock() {
 			r.tracker.traffic.looking.Unlock()
 			select {
-			case <-looked: // this query found another reading in progress, and returned
+			case <-looked: // this query returned because another reading was in progress
 				go look()
 			default:
 			}
@@ -65,14 +65,14 @@ func TestEndsWaitForNoList(t *testing.T) {
 			Orig:  conntrack.Tuple{Dst: f.AddrPort()},
 			Reply: conntrack.Tuple{Src: f.Backends[0].Addr},
 		})
-		if err := r.tracker.traffic.look(context.Background()); err != nil { // a second list would have to wait for the first
+		if err := r.tracker.traffic.look(context.Background()); err != nil { // as a second list, it would have to wait for the first
 			t.Error(err)
 		}
 	}()
 	select {
 	case <-done:
 	case <-time.After(wait.Patience):
-		t.Error("the report of an ended flow, or a second query, waited for the list of all flows, want no wait")
+		t.Error("the report of an ended flow or a second query waited for the list of all flows")
 	}
 	close(release)
 	if err := <-looked; err != nil {
@@ -82,7 +82,7 @@ func TestEndsWaitForNoList(t *testing.T) {
 }
 
 // TestBytesOfServicesThatGo removes a service that has an open flow, and adds it again. The flow's
-// bytes must be counted once, until the flow ends. The bytes of new flows must also be counted.
+// bytes must be counted only once. The bytes of new flows must also be counted.
 func TestBytesOfServicesThatGo(t *testing.T) {
 	accounted(t)
 	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
@@ -115,13 +115,13 @@ func TestBytesOfServicesThatGo(t *testing.T) {
 			r.apply(f)
 			r.ask(proto)
 			if after := bytes(); after.in <= before.in || after.out <= before.out {
-				t.Errorf("counted bytes before the service was added again = %+v, and with a new flow = %+v; want an increase", before, after)
+				t.Errorf("counted bytes = %+v before the service was added again and %+v with a new flow, want an increase", before, after)
 			}
 		})
 	}
 }
 
-// volumeOf returns the kernel's counts for the only flow of a client.
+// volumeOf returns the kernel's byte counts for a client's only flow.
 func (r *rig) volumeOf(client netip.AddrPort) (v volume) {
 	r.Helper()
 	if err := r.tracker.traffic.conn.Each(context.Background(), conntrack.Filter{}, func(f *conntrack.Flow) error {
@@ -133,13 +133,13 @@ func (r *rig) volumeOf(client netip.AddrPort) (v volume) {
 		r.Fatal(err)
 	}
 	if v.in == 0 || v.out == 0 {
-		r.Fatalf("counts of the flow of %s = %+v, want more than 0", client, v)
+		r.Fatalf("counts for the flow from %s = %+v, want more than 0", client, v)
 	}
 	return v
 }
 
-// TestLiveConnectionsAndBytes opens connections and sends bytes. The counts that are read from
-// conntrack must match.
+// TestLiveConnectionsAndBytes opens connections and sends bytes. The counts from conntrack must
+// match.
 func TestLiveConnectionsAndBytes(t *testing.T) {
 	accounted(t)
 	r := newRig(t)
@@ -169,8 +169,8 @@ func TestLiveConnectionsAndBytes(t *testing.T) {
 }
 
 // TestIdleFlowsAreNotLive pauses a UDP flow, and then sends another packet. During the pause, the
-// flow must count as idle, although the kernel still has it. To save time, the test increases the
-// kernel's timeout instead of waiting, which has the same effect.
+// flow must count as idle, even though the kernel still has it. To save time, the test increases
+// the kernel's timeout instead of waiting, which has the same effect.
 func TestIdleFlowsAreNotLive(t *testing.T) {
 	lab.Require(t)
 	host := lab.New(t).Host()
@@ -188,7 +188,7 @@ func TestIdleFlowsAreNotLive(t *testing.T) {
 		}
 	}
 	const timeout = "net.netfilter.nf_conntrack_udp_timeout"
-	for _, name := range []string{timeout, timeout + "_stream"} { // so long that the duration of the test does not matter
+	for _, name := range []string{timeout, timeout + "_stream"} { // long compared with the test
 		host.Sysctl(name, "100000")
 	}
 	if _, err := lab.Ask(c); err != nil {

@@ -11,9 +11,9 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// TestUnansweredFlowsEnd makes an endpoint stop getting new connections in each way, while it and
-// another endpoint have flows. Flows that this endpoint has not answered must end immediately, and
-// all other flows must stay.
+// TestUnansweredFlowsEnd uses every way to stop new connections to an endpoint, while it and
+// another endpoint have flows. Flows that the first endpoint has not answered must end immediately,
+// and all other flows must stay.
 func TestUnansweredFlowsEnd(t *testing.T) {
 	const none, reply = conntrack.DstNAT, conntrack.DstNAT | conntrack.SeenReply
 	flows := map[string]struct {
@@ -67,7 +67,7 @@ func TestUnansweredFlowsEnd(t *testing.T) {
 						t.Errorf("%s: flow exists = %v, want %v", name, there, !f.ends)
 					}
 					if _, there := table.flows[name+" elsewhere"]; !there {
-						t.Errorf("%s to another endpoint: flow exists = false, want true", name)
+						t.Errorf("%s: flow to another endpoint exists = false, want true", name)
 					}
 				}
 				if err := fl.Close(); err != nil {
@@ -78,8 +78,8 @@ func TestUnansweredFlowsEnd(t *testing.T) {
 	}
 }
 
-// TestHalfOpenIsNotLive checks which flows count as live connections. A TCP or SCTP handshake that
-// was not answered must not count.
+// TestHalfOpenIsNotLive checks which flows count as live connections. An unanswered TCP or SCTP
+// handshake must not count.
 func TestHalfOpenIsNotLive(t *testing.T) {
 	busy := func(*conntrack.Flow) bool { return false }
 	for name, c := range map[string]struct {

@@ -16,8 +16,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// Conn is a connection to the ipsets of the network namespace in which it was opened. It is safe
-// for concurrent use.
+// Conn is a connection to the ipsets of the calling thread's network namespace at the time of Open.
+// It is safe for concurrent use.
 type Conn struct {
 	sockets map[int]*nl.SocketHandle
 }
@@ -39,11 +39,11 @@ func (c *Conn) Close() {
 }
 
 // CreateTimed creates an empty set whose elements may have a timeout, which rules set with
-// --timeout. It keeps an existing set of the same name, type and family. If the name belongs to a
-// different set, it returns ErrDifferent.
+// "--timeout". If a set with the same name, type and family exists, it stays unchanged. If the name
+// belongs to a different set, CreateTimed returns ErrDifferent.
 func (c *Conn) CreateTimed(set string, kind SetType, family inet.Family) error {
 	req := c.message(nl.IPSET_CMD_CREATE, set)
-	req.Flags |= unix.NLM_F_EXCL // without this flag the kernel accepts an existing set of another family
+	req.Flags |= unix.NLM_F_EXCL // without this flag, the kernel accepts an existing set of another family
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_TYPENAME, nl.ZeroTerminated(string(kind))))
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_REVISION, nl.Uint8Attr(revision)))
 	af := uint8(unix.AF_INET)
@@ -82,8 +82,8 @@ func (c *Conn) Delete(set string, entries []Element) error {
 	return wrap("deleting from", set, c.delete(set, entries))
 }
 
-// DestroySoon destroys a set that rules have just stopped using. The kernel frees deleted rules of
-// iptables-nft late, so DestroySoon waits for up to two seconds.
+// DestroySoon destroys a set that rules have just stopped using. The kernel frees deleted
+// iptables-nft rules late, so DestroySoon waits for up to two seconds.
 func (c *Conn) DestroySoon(ctx context.Context, set string) error {
 	const patience, pause = 2 * time.Second, 5 * time.Millisecond
 	for deadline := time.Now().Add(patience); ; {
@@ -129,7 +129,7 @@ func (c *Conn) List(set string) ([]Element, error) {
 	return entries, nil
 }
 
-// Members returns the elements of a set like List, with the remaining time of each element.
+// Members is like List, but also returns each element's remaining lifetime.
 func (c *Conn) Members(set string) ([]Member, error) {
 	var l listing
 	messages, err := execute(c.message(nl.IPSET_CMD_LIST, set))
@@ -177,7 +177,7 @@ func execute(req *nl.NetlinkRequest) ([][]byte, error) {
 	return messages, err
 }
 
-// wrap adds the operation to an error, and converts kernel errors to errors of this package.
+// wrap adds the operation to an error, and converts kernel errors to this package's errors.
 func wrap(doing, set string, err error) error {
 	var own error
 	var errno syscall.Errno

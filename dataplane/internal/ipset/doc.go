@@ -1,6 +1,6 @@
 // Package ipset changes and reads the kernel's ipsets over netlink, with many elements in each
 // message. It supports only the set type that iptables mode uses. It keeps no state, and changes
-// only sets that its caller names.
+// only sets that the caller names.
 //
 //	conn, err := ipset.Open()
 //	defer conn.Close()

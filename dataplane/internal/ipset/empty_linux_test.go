@@ -11,8 +11,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// empty gives the test a namespace without sets, and destroys all sets that the test has left
-// there.
+// empty gives the test a namespace without sets, and destroys all sets that the test leaves there.
 func empty(t *testing.T) {
 	t.Helper()
 	lab.Require(t)

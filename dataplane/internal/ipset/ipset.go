@@ -13,7 +13,7 @@ import (
 // SetType is the kernel's name for a type of set.
 type SetType string
 
-// HashIPPortIP is the type of sets whose elements have an address, a protocol and port, and a
+// HashIPPortIP is a type of set whose elements consist of an address, a protocol and port, and a
 // second address.
 const HashIPPortIP SetType = "hash:ip,port,ip"
 
@@ -42,10 +42,10 @@ type Element struct {
 	Second netip.Addr
 }
 
-// Member is an element with its remaining time.
+// Member is an element with its remaining lifetime.
 type Member struct {
 	Element
-	// Left is the time until the element expires. Zero means that it does not expire.
+	// Left is the time until the element expires. Zero means that it never expires.
 	Left time.Duration
 }
 
@@ -68,11 +68,11 @@ type Header struct {
 var (
 	// ErrNotFound means that the set does not exist.
 	ErrNotFound = errors.New("no such set")
-	// ErrDifferent means that a set of that name exists, but with another type or family, or with
+	// ErrDifferent means that a set with that name exists, but with another type or family, or with
 	// different support for timeouts.
 	ErrDifferent = errors.New("a set with this name but a different type exists")
 	// ErrInUse means that rules use the set.
 	ErrInUse = errors.New("the set is in use by a rule")
-	// ErrUnsupported means that the kernel does not support ipsets, or not this type.
+	// ErrUnsupported means that the kernel does not support ipsets or this type of set.
 	ErrUnsupported = errors.New("the kernel lacks this type of ipset: run modprobe -a ip_set ip_set_hash_ipportip xt_set")
 )

@@ -51,7 +51,7 @@ func randomEntry(r *rand.Rand, family inet.Family) Element {
 }
 
 // TestHistories adds random elements as iptables rules would, and deletes some of them with this
-// package. The IPv4 and the IPv6 set must always equal a map that gets the same changes.
+// package. Each set, IPv4 or IPv6, must always equal a map that gets the same changes.
 func TestHistories(t *testing.T) {
 	empty(t)
 	c := open(t)
@@ -110,8 +110,8 @@ func check(t *testing.T, c *Conn, set string, family inet.Family, want map[Eleme
 	}
 }
 
-// TestManyEntries adds more elements than a message can contain, and than a set with the default
-// maximum size can contain. All elements must be stored.
+// TestManyEntries adds more elements than fit into a message or into a set with the default maximum
+// size. All elements must be stored.
 func TestManyEntries(t *testing.T) {
 	empty(t)
 	c := open(t)

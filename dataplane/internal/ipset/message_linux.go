@@ -33,7 +33,7 @@ func number(kind int, n uint32) *nl.RtAttr {
 	return nl.NewRtAttr(kind|int(nl.NLA_F_NET_BYTEORDER), binary.BigEndian.AppendUint32(nil, n))
 }
 
-// address adds an address in a separate nested attribute, as the kernel requires.
+// address adds an address as a nested attribute, as the kernel requires.
 func address(to *nl.RtAttr, kind int, a netip.Addr) {
 	inner := nl.IPSET_ATTR_IPADDR_IPV4
 	if a.Is6() {
@@ -44,7 +44,6 @@ func address(to *nl.RtAttr, kind int, a netip.Addr) {
 	to.AddChild(n)
 }
 
-// data encodes the element.
 func (e *Element) data() *nl.RtAttr {
 	d := nested(nl.IPSET_ATTR_DATA)
 	address(d, nl.IPSET_ATTR_IP, e.Addr)
@@ -58,7 +57,7 @@ func (e *Element) data() *nl.RtAttr {
 	return d
 }
 
-// attributes passes the kind and the value of each attribute to yield. The kind has no flags.
+// attributes passes each attribute's kind, without flags, and its value to yield.
 func attributes(b []byte, yield func(kind int, value []byte)) {
 	for a := range nl.ParseAttributes(b) {
 		yield(int(a.Type&nl.NLA_TYPE_MASK), a.Value)
