@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Announce announces to the neighbors on a link that this host has the addresses. It sends a
-// gratuitous ARP request and reply for each IPv4 address, and an unsolicited neighbor advertisement
-// for each IPv6 address.
+// Announce announces to a link's neighbors that this host has the addresses. It sends a gratuitous
+// ARP request and reply for each IPv4 address, and an unsolicited neighbor advertisement for each
+// IPv6 address.
 func Announce(link int, addrs []netip.Addr) error {
 	s, err := Open(link)
 	if err != nil {
@@ -35,20 +35,20 @@ type Sender struct {
 	device *net.Interface
 	// arp and ndp are the sockets, which are opened on first use.
 	arp, ndp *packet.Conn
-	// seen is the link's address at the last call of Changed.
+	// seen is the link's MAC address at the last call to Changed.
 	seen net.HardwareAddr
 	// router reports whether the host forwards IPv6 packets that arrive on the link.
 	router bool
 }
 
-// Open returns a sender on the link with the given index.
+// Open returns a sender on the link with this index.
 func Open(link int) (*Sender, error) {
 	device, err := net.InterfaceByIndex(link)
 	if err != nil {
 		return nil, fmt.Errorf("reading interface %d: %w", link, err)
 	}
-	// Neighbors use the last advertisement. An advertisement without the router flag would make
-	// them remove their routes through this router.
+	// Neighbors use the last advertisement. Without the router flag, it would make them remove
+	// their routes through this router.
 	forwarding, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + device.Name + "/forwarding")
 	router := err == nil && strings.TrimSpace(string(forwarding)) != "0"
 	return &Sender{device: device, seen: device.HardwareAddr, router: router}, nil
@@ -74,9 +74,8 @@ func (s *Sender) Changed() bool {
 	return !bytes.Equal(before, now)
 }
 
-// current returns the MAC address of a socket's link, which may have changed since the socket was
-// opened. It reads the address with getsockname. If getsockname fails, the result is the given
-// earlier address.
+// current returns the current MAC address of a socket's link, which may differ from when the socket
+// was opened. It uses getsockname. If that fails, it returns before.
 func current(c *packet.Conn, before net.HardwareAddr) (mac net.HardwareAddr) {
 	mac = before
 	raw, err := c.SyscallConn()
@@ -89,7 +88,7 @@ func current(c *packet.Conn, before net.HardwareAddr) (mac net.HardwareAddr) {
 				mac = net.HardwareAddr(link.Addr[:6])
 			}
 		}
-	}) // the error of a closed socket is reported when it sends
+	}) // a closed socket reports its error when it sends
 	return mac
 }
 
@@ -120,7 +119,7 @@ func (s *Sender) Announce(a netip.Addr) error {
 	)
 }
 
-// Ask sends a request for the host that has an address, without claiming the address (RFC 5227,
+// Ask requests an answer from the host that has an address, without claiming the address (RFC 5227,
 // section 2.1.1, and RFC 4862, section 5.4.2).
 func (s *Sender) Ask(a netip.Addr) error {
 	mac, err := s.sendsFrom(a)
@@ -134,8 +133,8 @@ func (s *Sender) Ask(a netip.Addr) error {
 	return s.send(a, net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, probe(mac, a))
 }
 
-// sendsFrom opens the socket for the family of a, if necessary. It returns the link's MAC address,
-// or nil if the link is not an Ethernet link.
+// sendsFrom opens the socket for a's family, if necessary. It returns the link's MAC address, or
+// nil if the link is not an Ethernet link.
 func (s *Sender) sendsFrom(a netip.Addr) (mac net.HardwareAddr, err error) {
 	conn, protocol := s.conn(a)
 	if *conn == nil && len(s.device.HardwareAddr) == 6 {
@@ -146,7 +145,6 @@ func (s *Sender) sendsFrom(a netip.Addr) (mac net.HardwareAddr, err error) {
 	return s.MAC(), nil
 }
 
-// conn returns the socket for the family of a, and its protocol.
 func (s *Sender) conn(a netip.Addr) (conn **packet.Conn, protocol int) {
 	if a.Is6() {
 		return &s.ndp, unix.ETH_P_IPV6
@@ -154,7 +152,7 @@ func (s *Sender) conn(a netip.Addr) (conn **packet.Conn, protocol int) {
 	return &s.arp, unix.ETH_P_ARP
 }
 
-// send sends a packet of the family of a through the socket that sendsFrom opened.
+// send sends a packet through the socket that sendsFrom opened for a.
 func (s *Sender) send(a netip.Addr, to net.HardwareAddr, body []byte) error {
 	conn, _ := s.conn(a)
 	if _, err := (*conn).WriteTo(body, &packet.Addr{HardwareAddr: to}); err != nil {
@@ -163,14 +161,14 @@ func (s *Sender) send(a netip.Addr, to net.HardwareAddr, body []byte) error {
 	return nil
 }
 
-// These are the operations of ARP.
+// These are ARP operations.
 const (
 	arpRequest = 1
 	arpReply   = 2
 )
 
-// gratuitousARP returns an ARP packet whose sender and target are the announced address (RFC 5227,
-// section 3).
+// gratuitousARP returns an ARP packet whose sender and target addresses are the announced address
+// (RFC 5227, section 3).
 func gratuitousARP(mac net.HardwareAddr, a netip.Addr, operation uint16) []byte {
 	return arp(operation, mac, a, a)
 }
@@ -183,7 +181,7 @@ func probe(mac net.HardwareAddr, a netip.Addr) []byte {
 func arp(operation uint16, mac net.HardwareAddr, from, about netip.Addr) []byte {
 	b := binary.BigEndian.AppendUint16(nil, 1) // Ethernet
 	b = binary.BigEndian.AppendUint16(b, unix.ETH_P_IP)
-	b = append(b, 6, 4) // lengths of the addresses
+	b = append(b, 6, 4) // address lengths
 	b = binary.BigEndian.AppendUint16(b, operation)
 	b = append(append(b, mac...), from.AsSlice()...)
 	if operation == arpReply {
@@ -194,15 +192,14 @@ func arp(operation uint16, mac net.HardwareAddr, from, about netip.Addr) []byte 
 	return append(b, about.AsSlice()...)
 }
 
-// These are the numbers of NDP messages, and of the ICMPv6 protocol.
 const (
 	neighbourSolicitation  = 135
 	neighbourAdvertisement = 136
 	icmp6                  = 58
 )
 
-// unsolicitedAdvertisement returns an IPv6 packet with a neighbor advertisement to all nodes. It
-// overrides their neighbor entries (RFC 4861, sections 4.4 and 7.2.6).
+// unsolicitedAdvertisement returns an IPv6 packet with a neighbor advertisement to all nodes. The
+// advertisement overrides their neighbor entries (RFC 4861, sections 4.4 and 7.2.6).
 func unsolicitedAdvertisement(mac net.HardwareAddr, a netip.Addr, router bool) []byte {
 	const override, isRouter, targetLink = 0x20, 0x80, 2
 	flags := byte(override)

@@ -21,14 +21,15 @@ import (
 type Claim struct {
 	Addr netip.Addr
 	MAC  net.HardwareAddr
-	// Asks reports whether the frame is only a probe, so the host does not use the address yet.
+	// Asks reports whether the frame is only a probe, which means that the host does not use the
+	// address yet.
 	Asks bool
 }
 
-// Claims calls tell for each claim that is received on the link with this index, until ctx ends. It
-// ignores claims from the link's own MAC address. If the list "of" is not empty, the kernel drops
-// most claims to other addresses, but not all. If ready is not nil, it is called once when Claims
-// starts receiving. Calls of tell may overlap.
+// Claims calls tell for each claim that is received on the link with this index, until ctx is done.
+// It ignores claims from the link's own MAC address. If the list "of" is not empty, the kernel
+// drops most claims to other addresses, but not all. If ready is not nil, it is called once when
+// Claims starts receiving. Calls to tell may overlap.
 func Claims(ctx context.Context, link int, of []netip.Addr, ready func(), tell func(Claim)) error {
 	device, err := net.InterfaceByIndex(link)
 	if err != nil {
@@ -83,8 +84,8 @@ func neighbourMessages() []bpf.RawInstruction {
 	return program
 }
 
-// senders returns a filter that accepts ARP packets whose sender has one of these IPv4 addresses.
-// If the list is empty or too long, the filter accepts all ARP packets.
+// senders returns a filter that accepts ARP packets from senders with these IPv4 addresses. If the
+// list is empty or too long, the filter accepts all ARP packets.
 func senders(of []netip.Addr) []bpf.RawInstruction {
 	const sender, most = 14 + 14, 100
 	if len(of) == 0 || len(of) > most {
@@ -96,7 +97,7 @@ func senders(of []netip.Addr) []bpf.RawInstruction {
 			b := a.As4()
 			program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: binary.BigEndian.Uint32(b[:]), SkipTrue: uint8(len(of) - i)})
 		} else {
-			program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0}) // keeps the length of the program
+			program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0}) // keeps the program's length
 		}
 	}
 	raw, err := bpf.Assemble(append(program, bpf.RetConstant{Val: 0}, bpf.RetConstant{Val: 1 << 16}))
@@ -106,12 +107,12 @@ func senders(of []netip.Addr) []bpf.RawInstruction {
 	return raw
 }
 
-// maxWaiting is the maximum number of frames that are read after ctx has ended. The socket holds
+// maxWaiting is the maximum number of frames that are read after ctx is done. The socket holds
 // fewer frames, but more may arrive in the meantime.
 const maxWaiting = 1000
 
-// read reports the claims on a socket until ctx ends. Then it reports the queued claims, because
-// the process may not have had time for them.
+// read reports the claims on a socket until ctx is done. It then reports claims that are still
+// queued, because a busy process may not have read them yet.
 func read(ctx context.Context, c *packet.Conn, own net.HardwareAddr, tell func(Claim)) error {
 	raw, err := c.SyscallConn()
 	defer context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })()
@@ -138,7 +139,7 @@ func read(ctx context.Context, c *packet.Conn, own net.HardwareAddr, tell func(C
 		for range maxWaiting {
 			n, err := unix.Read(int(fd), frame[:])
 			if err != nil && err != unix.EINTR {
-				return // no frame is left
+				return // no more queued frames
 			}
 			take(max(n, 0))
 		}

@@ -1,3 +1,3 @@
-// Package neigh communicates with the neighbors on a link by ARP and NDP. It announces addresses,
-// asks for their owners, and receives claims of other hosts.
+// Package neigh communicates with a link's neighbors through ARP and NDP. It announces addresses,
+// asks who has them, and receives other hosts' claims.
 package neigh

@@ -13,7 +13,7 @@ import (
 )
 
 // Conn commits transactions to nf_tables and reads its state, in the network namespace in which it
-// was opened. Calls of its methods must not overlap.
+// was opened. Calls to its methods must not overlap.
 type Conn struct {
 	sock          *nlsock.Socket
 	room          int // size of the socket's send buffer
@@ -21,7 +21,7 @@ type Conn struct {
 	seq           uint32
 	// commits counts the transactions that took effect.
 	commits uint32
-	// events is nil if Listen was not called.
+	// events is nil before Listen.
 	events *events
 }
 
@@ -33,7 +33,7 @@ func Open() (*Conn, error) {
 	}
 	c := &Conn{sock: s, seq: 1}
 	err = s.Control(func(fd uintptr) {
-		_ = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1) // if this fails, only the kernel's explanations are missing
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1) // on failure, only the kernel's explanations are missing
 		c.room, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
 		c.receiveBuffer, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF)
 	})
@@ -51,10 +51,10 @@ func (c *Conn) Close() error {
 	return c.sock.Close()
 }
 
-// Error is the kernel's refusal of a transaction. The transaction had no effect.
+// Error is the error for a transaction that the kernel refused. The transaction had no effect.
 type Error struct {
-	// Step is the refused command in the syntax of nft, shortened if necessary. It is empty if the
-	// kernel did not name a command.
+	// Step is the refused command in nft syntax, shortened if necessary. It is empty if the kernel
+	// did not name a command.
 	Step string
 	// Detail is the kernel's explanation, which is often empty.
 	Detail string
@@ -82,9 +82,9 @@ func (e *Error) Unwrap() error { return e.Errno }
 // echoed is the maximum space in a socket's buffer for an element that the kernel returns.
 const echoed = 1 << 10
 
-// Commit commits the transaction, and sets its Deleted. If the socket's buffer might be too small
-// for the deleted elements, Deleted stays empty. Without the privilege to exceed the system's
-// limit, the buffer holds about 400 elements. An error of type *Error names the first refused step.
+// Commit commits the transaction, and sets its Deleted. If the socket's buffer may be too small for
+// the deleted elements, Deleted stays empty. Without the privilege to exceed the system's limit,
+// the buffer holds about 400 elements. An error of type *Error names the first refused step.
 func (c *Conn) Commit(t *Tx) error {
 	if t.Len() == 0 {
 		return nil
@@ -126,19 +126,19 @@ func clip(s string) string {
 	return s
 }
 
-// refusal is a kernel error with the sequence number of the refused message.
+// refusal is a kernel error and the sequence number of the refused message.
 type refusal struct {
 	Error
 	seq uint32
 }
 
-// answers waits for the acknowledgement of message last or for the first refusal. Before that, it
-// processes echoed elements.
+// answers waits for the acknowledgement of message last or for the first refusal. In the meantime,
+// it processes echoed elements.
 func (c *Conn) answers(last uint32, t *Tx) (*refusal, error) {
 	for {
 		m, err := c.sock.Answer()
 		if errors.Is(err, unix.ENOBUFS) {
-			continue // the buffer has overflowed, but it holds the first refusals
+			continue // the buffer has overflowed, but still holds the first refusals
 		}
 		if err != nil {
 			return nil, fmt.Errorf("waiting for nf_tables: %w", err)
@@ -182,7 +182,7 @@ func detail(m *nlsock.Messages) string {
 
 // grow enlarges a socket buffer to at least n bytes, because it must hold a whole transaction. It
 // stores the new size in room. Without the privilege to exceed the system's limit (in a user
-// namespace), the size is at most 2 x net.core.wmem_max or rmem_max.
+// namespace), the size is at most twice net.core.wmem_max or rmem_max.
 func (c *Conn) grow(room *int, force, plain, n int) (err error) {
 	if n <= *room {
 		return nil
@@ -196,7 +196,8 @@ func (c *Conn) grow(room *int, force, plain, n int) (err error) {
 	return errors.Join(controlled, err)
 }
 
-// Generation returns the number of the last transaction in this network namespace, by any program.
+// Generation returns the number of the last transaction in this network namespace, whichever
+// program made it.
 func (c *Conn) Generation() (id uint32, err error) {
 	err = c.list(msgGetGen, 0, false, nil, func(body []byte) {
 		for a := nlsock.In(body); a.Next(); {

@@ -1,5 +1,5 @@
 // Package nft represents nf_tables objects as values, sends them to the kernel in netlink
-// transactions, and prints them in the syntax of "nft -f".
+// transactions, and prints them as input for "nft -f".
 //
 //	place := nft.Concat{nft.Daddr, nft.L4proto, nft.Dport}
 //	services := &nft.Set{Name: "svc", Key: place, Verdict: true}
@@ -15,10 +15,10 @@
 //	err = c.Commit(&tx)
 //
 // Rules consist of statements and expressions as in nft, not of operations on the kernel's
-// registers. This package loads exactly the objects that nft would load for the same text. This
-// includes the user data from which nft prints sets that are declared with "typeof". Tests compare
-// these objects with nft's. A transaction takes effect completely or not at all.
+// registers. This package loads exactly the objects that nft would load from the same text,
+// including the user data from which nft prints sets that are declared with "typeof". Tests compare
+// these objects with nft's. A transaction takes effect either completely or not at all.
 //
-// The package supports only the expressions and statements that vipd uses. Of vipd's packages, it
-// imports only nlsock. Values and text are portable. Conn needs Linux.
+// The package supports only the expressions and statements that vipd uses. The only package of vipd
+// that it imports is nlsock. Values and text are portable. Conn needs Linux.
 package nft

@@ -17,22 +17,22 @@ const eventGroup = 7
 // programs, or the generations of thousands of vipd's own transactions.
 const eventRoom = 1 << 20
 
-// eventPatience is the maximum wait for the kernel to report a transaction that has taken effect.
+// eventPatience is how long to wait until the kernel reports a transaction that has taken effect.
 const eventPatience = time.Second
 
 // events processes the kernel's reports of transactions. A report consists of each change with its
 // table, followed by the generation.
 type events struct {
-	sock *nlsock.Socket
-	// generation is the generation of the last reported transaction.
+	sock       *nlsock.Socket
 	generation uint32
-	// touched counts the changes by other programs in each table. lost counts the losses of events.
+	// touched counts the changes by other programs in each table. lost counts how often events were
+	// lost.
 	touched map[Table]uint64
 	lost    uint64
 }
 
-// Listen subscribes to the kernel's events about transactions, for Foreign. Without the necessary
-// privilege, Foreign works without events.
+// Listen subscribes to the kernel's events about transactions, which Foreign uses. Without the
+// necessary privilege, Foreign works without events.
 func (c *Conn) Listen() error {
 	sock, err := listen(eventRoom)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
@@ -50,7 +50,7 @@ func (c *Conn) Listen() error {
 	return nil
 }
 
-// listen opens a socket for events about transactions, with the given buffer size.
+// listen opens a socket for events about transactions, with a buffer of room bytes.
 func listen(room int) (*nlsock.Socket, error) {
 	sock, err := nlsock.Subscribe(unix.NETLINK_NETFILTER, room, eventGroup)
 	if err != nil {
@@ -62,9 +62,9 @@ func listen(room int) (*nlsock.Socket, error) {
 	return sock, nil
 }
 
-// Foreign returns the number of changes that other programs have made in a table, up to a
-// generation. A loss of events counts as a change. Without Listen, it counts every transaction that
-// this connection has not made.
+// Foreign returns the number of other programs' changes to a table, up to a generation (transaction
+// number). Lost events count as a change. Without Listen, it counts every transaction that this
+// connection did not make.
 func (c *Conn) Foreign(t Table, upTo uint32) uint64 {
 	if c.events == nil {
 		return uint64(upTo - c.commits)
@@ -74,7 +74,7 @@ func (c *Conn) Foreign(t Table, upTo uint32) uint64 {
 }
 
 // readUntil reads events up to a generation. It may have to wait, because the kernel reports a
-// transaction shortly after it has taken effect.
+// transaction shortly after the transaction takes effect.
 func (e *events) readUntil(upTo uint32) {
 	for int32(upTo-e.generation) > 0 { // generations may wrap around
 		m, err := e.sock.Within(eventPatience)
@@ -104,7 +104,7 @@ func (e *events) note(m *nlsock.Messages) {
 	}
 }
 
-// newGeneration processes the report of a generation. A report may arrive after readUntil has
+// newGeneration processes the report about a generation. A report may arrive after readUntil has
 // stopped waiting. A skipped generation means that a report was lost.
 func (e *events) newGeneration(generation uint32) {
 	ahead := int32(generation - e.generation)
@@ -120,8 +120,8 @@ func (e *events) newGeneration(generation uint32) {
 // It holds about 20,000 deleted and added rules.
 const deletedRoom = 64 << 20
 
-// DeletedRules calls the function "during". Then it calls the function "rule" for each rule that
-// was deleted from the table during that call, with the rule's chain and attributes. The kernel
+// DeletedRules calls the function "during". Then, for each rule that was deleted from the table
+// during that call, it calls the function "rule" with the rule's chain and attributes. The kernel
 // reads a rule's counters when packets no longer reach the rule. If the events exceed deletedRoom,
 // rules may be missing.
 func DeletedRules(x Table, during func(), rule func(chain string, attrs []byte)) error {

@@ -21,8 +21,8 @@ func many(n uint32) (all []Elem) {
 	return all
 }
 
-// ownSample adds a sample table to the kernel. It returns the sample, and a Maintained for its
-// table. listen determines whether the Maintained receives events.
+// ownSample adds a sample table to the kernel. It returns the sample and a Maintained for its
+// table. If listen is true, the Maintained receives events.
 func ownSample(t *testing.T, listen bool) (*sample, *Maintained) {
 	t.Helper()
 	s := newSample(IPv4)
@@ -113,7 +113,7 @@ func TestListensFromNowOn(t *testing.T) {
 	}
 }
 
-// TestLooksWithoutEvents uses a connection that receives no events. After each transaction of
+// TestLooksWithoutEvents uses a connection that receives no events. After each transaction by
 // another program, Look must compare the table once.
 func TestLooksWithoutEvents(t *testing.T) {
 	_, o := ownSample(t, false)
@@ -134,7 +134,7 @@ func TestLooksWithoutEvents(t *testing.T) {
 func TestLooksAfterWhatWasNotTold(t *testing.T) {
 	_, o := ownSample(t, true)
 	run(t, "delete table ip sample", "nft", "-f", "-")
-	o.events.sock.Discard() // this has the same effect as an overflow of the event buffer
+	o.events.sock.Discard() // has the same effect as an overflow of the event buffer
 	run(t, "add table ip other", "nft", "-f", "-")
 	looks := 0
 	if _, err := o.Look(func() (string, error) { looks++; return "", nil }); err != nil || looks != 1 {
@@ -142,8 +142,8 @@ func TestLooksAfterWhatWasNotTold(t *testing.T) {
 	}
 }
 
-// TestLearnsWhatItWrites makes transactions. The state that was learned from them must equal the
-// state that a complete reading of the table returns.
+// TestLearnsWhatItWrites makes transactions. The recorded state must equal the state that a read of
+// the whole table returns.
 func TestLearnsWhatItWrites(t *testing.T) {
 	s, o := ownSample(t, true)
 	place := Concat{Daddr, L4proto, Dport}
@@ -173,14 +173,13 @@ func TestLearnsWhatItWrites(t *testing.T) {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 		if now, err := o.Read(); err != nil || !maps.Equal(o.Shape, now) {
-			t.Errorf("%s: learned state =\n%v\nwant the kernel's state\n%v, %v", c.name, o.Shape, now, err)
+			t.Errorf("%s: recorded state =\n%v\nwant the kernel's state\n%v, %v", c.name, o.Shape, now, err)
 		}
 	}
 }
 
-// TestWritesBesideOtherChanges makes another program change the table before and after a
-// transaction of this process. The changes of the other program must never become part of the
-// learned state.
+// TestWritesBesideOtherChanges makes another program change the table before and after this
+// process's transactions. The other program's changes must never become part of the recorded state.
 func TestWritesBesideOtherChanges(t *testing.T) {
 	s, o := ownSample(t, true)
 	rules := func() *Tx {
@@ -192,12 +191,12 @@ func TestWritesBesideOtherChanges(t *testing.T) {
 		return &tx
 	}
 	if err := o.Commit(rules()); err != nil || len(o.Shape) < 2 {
-		t.Fatalf("Commit without changes by other programs = %v, learned state = %v; want nil and at least 2 chains", err, o.Shape)
+		t.Fatalf("without other programs' changes: Commit = %v, recorded state = %v; want nil and at least 2 chains", err, o.Shape)
 	}
 	whole := strings.Count(o.Shape["some-10"], ":")
 	run(t, "flush chain ip sample some-10\n", "nft", "-f", "-")
 	if err := o.Commit(rules()); !errors.Is(err, ErrBusy) || o.Shape["some-10"] != "" {
-		t.Fatalf("Commit after another program's change = %v, learned state = %v; want ErrBusy and no rules of the chain some-10", err, o.Shape)
+		t.Fatalf("after another program's change: Commit = %v, recorded state = %v; want ErrBusy and no rules for some-10", err, o.Shape)
 	}
 	storm := exec.CommandContext(t.Context(), "sh", "-c", "while nft flush chain ip sample some-10; do :; done")
 	if err := storm.Start(); err != nil {
@@ -215,7 +214,7 @@ func TestWritesBesideOtherChanges(t *testing.T) {
 		case err != nil:
 			t.Fatal(err)
 		case strings.Count(o.Shape["some-10"], ":") != whole:
-			t.Fatalf("learned rules = %q after %d valid transactions, want only the rules of this process", o.Shape["some-10"], learned)
+			t.Fatalf("recorded rules = %q after %d valid transactions, want only this process's rules", o.Shape["some-10"], learned)
 		default:
 			learned++
 		}
@@ -223,8 +222,8 @@ func TestWritesBesideOtherChanges(t *testing.T) {
 	t.Logf("learned %d times, %d times not", learned, busy)
 }
 
-// TestReadsBesideOtherChanges changes tables while the sample table is being read. The table must
-// be read again only after a change to the table itself.
+// TestReadsBesideOtherChanges changes tables while the sample table is being read. Only a change to
+// the sample table itself may cause another read.
 func TestReadsBesideOtherChanges(t *testing.T) {
 	s, o := ownSample(t, true)
 	var tx Tx
@@ -245,7 +244,7 @@ func TestReadsBesideOtherChanges(t *testing.T) {
 		}
 	}
 	once := false
-	for try := 0; try < 10 && !once; try++ { // the kernel may report a change late, which causes another reading
+	for try := 0; try < 10 && !once; try++ { // the kernel may report a change late, which causes another read
 		reads = 0
 		if err := o.ReadConsistent(read("add table ip other\ndelete table ip other")); err != nil {
 			t.Fatal(err)
@@ -253,11 +252,11 @@ func TestReadsBesideOtherChanges(t *testing.T) {
 		once = reads == 1
 	}
 	if !once {
-		t.Error("readings during a change to another table = 2 or more in each of 10 attempts, want 1")
+		t.Error("10 changes to another table: each caused another read, want none")
 	}
 	reads = 0
 	if err := o.ReadConsistent(read("add element ip sample held { 10.97.0.1 }\ndelete element ip sample held { 10.97.0.1 }")); !errors.Is(err, ErrBusy) || reads != 10 {
-		t.Errorf("readings during changes to the table = %d, error = %v; want 10 and ErrBusy", reads, err)
+		t.Errorf("reads during changes to the table = %d, error = %v; want 10 and ErrBusy", reads, err)
 	}
 }
 
@@ -303,8 +302,8 @@ func TestRulesBesideOtherTables(t *testing.T) {
 	}
 }
 
-// TestTrialsAtOnce runs trials through two connections at the same time, as two processes would.
-// The trials use a table with the same name. No trial may fail.
+// TestTrialsAtOnce runs trials on two connections at the same time, like two processes. The trials'
+// tables have the same name. No trial may fail.
 func TestTrialsAtOnce(t *testing.T) {
 	s := newSample(IPv4)
 	ended := make(chan error)

@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// TableFamily is the family of a table, such as IPv4.
+// TableFamily is a table's family, such as IPv4.
 type TableFamily byte
 
 // These are the families. Each family has its own tables. A table for both IP families (inet) would
-// need a match of the family in each rule.
+// need a match on the family in each rule.
 const (
 	IPv4   TableFamily = 2  // NFPROTO_IPV4, "ip"
-	Netdev TableFamily = 5  // NFPROTO_NETDEV: frames of all protocols at the devices
+	Netdev TableFamily = 5  // NFPROTO_NETDEV: frames of all protocols on a device
 	IPv6   TableFamily = 10 // NFPROTO_IPV6, "ip6"
 )
 
-// String returns nft's word: ip, ip6 or netdev.
+// String returns the family's name in nft syntax: ip, ip6 or netdev.
 func (f TableFamily) String() string {
 	switch f {
 	case IPv6:
@@ -32,10 +32,10 @@ func (f TableFamily) String() string {
 // Expr is a value that rules can read: a field of the packet, a number, or a concatenation of
 // values.
 type Expr interface {
-	// text returns the expression in the syntax of nft.
+	// text returns the expression in nft syntax.
 	text(f TableFamily) string
-	// kind returns the type of the value. The type determines the format of values and the
-	// description of sets.
+	// kind returns the type of the value. The type determines the format of values and how sets are
+	// described.
 	kind(f TableFamily) kind
 	// load writes the expressions that load the value into register reg. temp is the first free
 	// register.
@@ -44,20 +44,19 @@ type Expr interface {
 	typeof(u *userdata, f TableFamily)
 }
 
-// kind is a type of values: nft's number, the size of a value, and the byte order. IPv4 and IPv6
-// addresses have different kinds.
+// kind is a type of value: its number in nft, its size, and its byte order. IPv4 and IPv6 addresses
+// have different kinds.
 type kind struct {
 	id    uint32
 	size  int
 	order order
-	parts []kind // parts of a concatenation
+	parts []kind // kinds of a concatenation's parts
 }
 
-// order is the byte order of a value, as user data encodes it.
 type order uint32
 
 const (
-	mixed  order = 0 // the order of a concatenation
+	mixed  order = 0 // for a concatenation
 	native order = 1
 	wire   order = 2
 )
@@ -118,15 +117,15 @@ func (c Concat) typeof(u *userdata, f TableFamily) {
 	})
 }
 
-// Numgen is the sum of Offset and a number below Mod: either random, or the next value of the
-// rule's counter.
+// Numgen is the sum of Offset and a number below Mod: either a random number, or the next value of
+// the rule's counter.
 type Numgen struct {
 	Random      bool
 	Mod, Offset uint32
 }
 
-// Fixed returns an expression with a fixed value, for keys of maps. nft does not accept a plain
-// number in a concatenation.
+// Fixed returns an expression with a fixed value, for map keys. nft does not accept a plain number
+// in a concatenation.
 func Fixed(n uint32) Numgen { return Numgen{Random: true, Mod: 1, Offset: n} }
 
 func (n Numgen) text(TableFamily) string {
@@ -192,17 +191,16 @@ func (j Jhash) load(m *message, f TableFamily, reg, temp int) {
 	})
 }
 
-// typeof writes the description of a number generator, because nft 1.0.6 crashes when it lists a
-// set that is declared with a hash.
+// typeof writes a number generator's description, because nft 1.0.6 crashes when it lists a set
+// that is declared with a hash.
 func (Jhash) typeof(u *userdata, f TableFamily) { Numgen{Random: true, Mod: 2}.typeof(u, f) }
 
-// Network is the network of an address: the first Bits bits of Field.
+// Network is an address's network: the first Bits bits of Field.
 type Network struct {
 	Field Field // Saddr or Daddr
 	Bits  int
 }
 
-// mask returns the mask of the network.
 func (n Network) mask(f TableFamily) netip.Addr {
 	all := bytes.Repeat([]byte{0xff}, n.Field.kind(f).size)
 	a, _ := netip.AddrFromSlice(all) // 4 or 16 bytes
@@ -229,7 +227,7 @@ func (n Network) load(m *message, f TableFamily, reg, temp int) {
 
 func (n Network) typeof(u *userdata, f TableFamily) { n.Field.typeof(u, f) }
 
-// Lookup is the value of a key in a map. If the map does not have the key, the rule ends.
+// Lookup is a key's value in a map. If the map does not have the key, the rule does not match.
 type Lookup struct {
 	Key Expr
 	In  *Set

@@ -1,6 +1,7 @@
 package nft
 
-// Field is a field of the packet, of its path through the host, or of its connection.
+// Field is a property of a packet: a header field, or a property of its path through the host or of
+// its connection.
 type Field byte
 
 // These are the fields.
@@ -21,13 +22,13 @@ const (
 	CtStatus                  // status bits of the connection
 	CtDaddr                   // destination address of the packet that opened the connection
 	CtDport                   // destination port of the packet that opened the connection
-	CtReplySaddr              // source address of the packets that answer the connection
-	CtReplySport              // source port of the packets that answer the connection
+	CtReplySaddr              // source address of the replies
+	CtReplySport              // source port of the replies
 	Maxseg                    // maximum segment size that a TCP SYN announces
 	PacketType                // 0 if the frame is addressed to this host
 )
 
-// source is the place from which the kernel reads a field.
+// source is where the kernel reads a field.
 type source byte
 
 const (
@@ -38,17 +39,18 @@ const (
 	fromTCP
 )
 
-// spec describes a field in a table family.
+// spec describes how a table family reads a field.
 type spec struct {
 	text   string
 	kind   kind
 	source source
 	at     uint32 // offset in a header, or the key of meta or ct, or the kind of a TCP option
-	// protocol and field are nft's numbers of the field's protocol and of the field, for user data.
+	// protocol and field are nft's numbers for the field's protocol and for the field, in user
+	// data.
 	protocol, field uint32
 }
 
-// These are the numbers of protocols in nft's user data (enum proto_desc_id in nft).
+// These are protocol numbers in nft's user data (enum proto_desc_id in nft).
 const (
 	protocolTransport = 11
 	protocolIPv4      = 12
@@ -168,7 +170,7 @@ func (x Field) typeof(u *userdata, f TableFamily) {
 	}
 }
 
-// set writes an expression that sets the field to the value of a register.
+// set writes an expression that sets the field to a register's value.
 func (x Field) set(m *message, reg int) {
 	s := x.spec(IPv4)
 	name := "meta"

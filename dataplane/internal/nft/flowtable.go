@@ -7,7 +7,7 @@ import (
 )
 
 // Flowtable is a table of connections whose packets skip netfilter and routing. The kernel forwards
-// them as soon as they arrive at one of the devices. It needs CONFIG_NF_FLOW_TABLE.
+// such packets as soon as they arrive on one of the devices. It needs CONFIG_NF_FLOW_TABLE.
 type Flowtable struct {
 	Name string
 	// Devices holds the names of devices. A transaction adds them to the devices that the flowtable
@@ -38,8 +38,8 @@ func (f *Flowtable) text() string {
 }
 
 // AddFlowtable creates a flowtable if it does not exist, and adds devices to it. An existing
-// flowtable must have the same value of Hardware. A transaction fails with ENOENT if a device does
-// not exist.
+// flowtable must have the same Hardware. The transaction fails with ENOENT if a device does not
+// exist.
 func (t *Tx) AddFlowtable(x Table, f *Flowtable) {
 	t.ops = append(t.ops, op{table: x, verb: "add", what: "flowtable", text: f.text(), write: func(m *message) {
 		m.open(msgNewFlowtable, flagCreate, x.Family)
@@ -97,9 +97,8 @@ func (s Offload) write(m *message, _ TableFamily) {
 	m.expr(listElem, "flow_offload", func() { m.String(1, s.To.Name) }) // NFTA_FLOW_TABLE_NAME
 }
 
-// MorePackets matches connections with more than this number of packets in both directions
-// together. The sysctl net.netfilter.nf_conntrack_acct must have been set when the connection
-// started.
+// MorePackets matches connections with more than this number of packets, counting both directions.
+// The sysctl net.netfilter.nf_conntrack_acct must have been set when the connection started.
 type MorePackets uint64
 
 func (s MorePackets) text(TableFamily) string { return fmt.Sprintf("ct packets > %d", uint64(s)) }
@@ -109,7 +108,7 @@ func (s MorePackets) write(m *message, _ TableFamily) {
 		m.Wire32(1, register(first))
 		m.Wire32(2, 14) // NFT_CT_PKTS
 	})
-	m.expr(listElem, "byteorder", func() { // the kernel compares bytes
+	m.expr(listElem, "byteorder", func() { // the kernel compares bytes in memory order
 		m.Wire32(1, register(first)) // NFTA_BYTEORDER_SREG
 		m.Wire32(2, register(first)) // NFTA_BYTEORDER_DREG
 		m.Wire32(3, 1)               // NFTA_BYTEORDER_OP: NFT_BYTEORDER_HTON

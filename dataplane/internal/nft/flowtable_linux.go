@@ -9,7 +9,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// Flowtable returns a flowtable with the current names of its devices, or nil if it does not exist.
+// Flowtable returns an existing flowtable with its devices' current names, or nil if it does not
+// exist.
 func (c *Conn) Flowtable(x Table, name string) (found *Flowtable, err error) {
 	ask := func(m *message) {
 		m.String(flowtableTable, x.Name)

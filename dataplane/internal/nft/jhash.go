@@ -5,8 +5,9 @@ import (
 	"math/bits"
 )
 
-// Sum returns the number that the kernel computes for a value of j.Of in the format of Bytes. It
-// uses Bob Jenkins' lookup3 (include/linux/jhash.h) and reciprocal_scale (include/linux/math.h).
+// Sum returns the number that the kernel computes for a value of j.Of. The value has the format of
+// Bytes. It uses Bob Jenkins' lookup3 (include/linux/jhash.h) and reciprocal_scale
+// (include/linux/math.h).
 func (j Jhash) Sum(value []byte) uint32 {
 	word := binary.NativeEndian.Uint32
 	start := 0xdeadbeef + uint32(len(value)) + j.Seed

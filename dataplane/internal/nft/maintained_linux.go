@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Maintained is a table that this process writes. A single request reveals whether transactions
-// have happened since the last check. The kernel's events reveal whether other programs have
-// changed the table. Maintained records the chains and rules that this process has written.
+// Maintained is a table that this process writes. A single request reveals whether there have been
+// transactions since the last check. The kernel's events reveal whether other programs have changed
+// the table. Maintained records the chains and rules that this process has written.
 type Maintained struct {
 	*Conn
 	Table Table
 	// Shape is the last known state of the table. It is nil if the table must be read.
 	Shape Shape
-	// seen is the generation of the last check. foreign is the number of changes by other programs
-	// at that time.
+	// seen is the generation of the last check. foreign is the number of other programs' changes up
+	// to then.
 	seen    uint32
 	foreign uint64
 	// Next is the earliest time at which the table is read again after a change by another program.
@@ -45,8 +45,9 @@ func (o *Maintained) Remove() error {
 	return nil
 }
 
-// Try creates the table of a transaction, and then deletes it. An error names the feature that the
-// kernel does not support. Try first deletes the table of an interrupted trial.
+// Try commits a transaction that creates the table, and then deletes the table. An error names the
+// feature that the kernel does not support. Try first deletes any table that an interrupted trial
+// left.
 func (o *Maintained) Try(tx *Tx) error {
 	if err := o.Remove(); err != nil {
 		return err
@@ -73,7 +74,7 @@ func (o *Maintained) Read() (Shape, error) {
 	return all, err
 }
 
-// add adds the states of chains and of their rules to the shape.
+// add adds the states of chains and their rules to the shape.
 func (s Shape) add(chains []Found, rules []FoundRule) {
 	for _, c := range chains {
 		s[c.Name] = fmt.Sprint(c.Policy)
@@ -85,7 +86,7 @@ func (s Shape) add(chains []Found, rules []FoundRule) {
 
 // Commit commits a transaction, and records the new state of the written chains, or of the whole
 // table if Shape is nil. It returns ErrBusy if another program has changed the table since the last
-// Look or Steady, because the recorded state might include that program's changes.
+// Look or ReadConsistent, because the recorded state might include that program's changes.
 func (o *Maintained) Commit(tx *Tx) error {
 	if err := o.Conn.Commit(tx); err != nil {
 		return err
@@ -121,7 +122,7 @@ func (o *Maintained) Commit(tx *Tx) error {
 	return nil
 }
 
-// learn returns the state of the named chains, or of the whole table if its state is unknown.
+// learn reads the state of the named chains, or of the whole table if its state is unknown.
 func (o *Maintained) learn(written []string) (Shape, error) {
 	if o.Shape == nil {
 		return o.Read()
@@ -142,7 +143,7 @@ func (o *Maintained) learn(written []string) (Shape, error) {
 }
 
 // Changed describes a difference between the table and its recorded state, or returns "". It
-// ignores additional chains of other programs.
+// ignores additional chains that other programs have added.
 func (o *Maintained) Changed() (string, error) {
 	now, err := o.Read()
 	if err != nil {
@@ -163,7 +164,7 @@ func (o *Maintained) Changed() (string, error) {
 	return "", nil
 }
 
-// Reading a table uses at most 1/lookShare of the time. The pause is at most longestPause, because
+// Reading a table takes at most 1/lookShare of the time. The pause is at most longestPause, because
 // checks run once a second and a change must be found within two seconds.
 const (
 	lookShare    = 100
@@ -204,7 +205,7 @@ var ErrBusy = errors.New("another program is changing it at the same time")
 const Tries = 10
 
 // ReadConsistent calls the function read, and records that the table was read. If another program
-// changes the table during the call, Steady repeats the call. After too many attempts it returns
+// changes the table during the call, it repeats the call. After too many attempts, it returns
 // ErrBusy.
 func (o *Maintained) ReadConsistent(read func() error) error {
 	for range Tries {
@@ -239,7 +240,7 @@ func Cleanup(dry bool, names ...string) (done []string, failed error) {
 		for _, name := range names {
 			o := Maintained{Conn: c, Table: Table{f, name}}
 			if there, err := c.HasTable(o.Table); err != nil || !there {
-				continue // a kernel without nf_tables has no tables
+				continue
 			}
 			if !dry {
 				if err := o.Remove(); err != nil {

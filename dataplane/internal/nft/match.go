@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Is matches packets whose field has a value, such as the number of a protocol or the index of an
-// interface. If Not is set, it matches all other packets.
+// Is matches packets whose field has a value, such as a protocol number or an interface index. If
+// Not is set, it matches all other packets.
 type Is struct {
 	Field Field
 	Value uint32
@@ -79,7 +79,7 @@ func (s Bits) write(m *message, f TableFamily) {
 	compare(m, !s.Not, binary.NativeEndian.AppendUint32(nil, s.Value))
 }
 
-// State matches connections that are in one of several states.
+// State matches connections in any of several states.
 type State uint32
 
 // These are the states (include/uapi/linux/netfilter/nf_conntrack_common.h).
@@ -112,7 +112,7 @@ func anyOf(m *message, f TableFamily, x Field, bits uint32) {
 	compare(m, false, make([]byte, 4))
 }
 
-// Translated matches connections whose destination was translated.
+// Translated matches connections whose destination address was translated.
 type Translated struct{}
 
 func (Translated) text(TableFamily) string { return "ct status dnat" }
@@ -194,13 +194,14 @@ func (OpensSCTP) write(m *message, _ TableFamily) {
 	m.expr(listElem, "payload", func() {
 		m.Wire32(1, register(first))
 		m.Wire32(2, 2)  // NFT_PAYLOAD_TRANSPORT_HEADER
-		m.Wire32(3, 12) // the first chunk follows the common header
+		m.Wire32(3, 12) // offset of the first chunk, after the common header
 		m.Wire32(4, 1)
 	})
 	compare(m, true, []byte{1})
 }
 
-// In matches packets whose value Of is in a set. If Not is set, it matches all other packets.
+// In matches packets for which the value of Of is in a set. If Not is set, it matches all other
+// packets.
 type In struct {
 	Of  Expr
 	Set *Set

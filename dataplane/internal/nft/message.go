@@ -6,16 +6,15 @@ import "vipd/dataplane/internal/nlsock"
 type message struct {
 	nlsock.Writer
 	seq uint32
-	// echo reports whether the kernel must return the deleted elements of sets with counters.
+	// echo reports whether the kernel must return deleted elements of sets with counters.
 	echo bool
 }
 
-// open starts a message.
 func (m *message) open(kind, flags int, family TableFamily) {
 	m.header(subsystem<<8|kind, flags, byte(family), 0)
 }
 
-// header starts a message with its nfgenmsg. In this package, every resource fits in a byte.
+// header starts a message with its nfgenmsg. In this package, every resource id fits in a byte.
 func (m *message) header(kind, flags int, family, resource byte) {
 	m.Begin(uint16(kind), uint16(flags), m.seq, family, 0, 0, resource) // version 0
 	m.seq++
@@ -28,14 +27,14 @@ func (m *message) nest(kind uint16, inside func()) {
 	m.Unnest()
 }
 
-// value writes a constant in the format of nf_tables' data, nested in kind.
+// value writes a constant as nf_tables data, nested in the attribute kind.
 func (m *message) value(kind uint16, v []byte) {
 	m.Nest(kind)
 	m.Bytes(dataValue, v...)
 	m.Unnest()
 }
 
-// verdict writes a verdict in the format of nf_tables' data, nested in kind.
+// verdict writes a verdict as nf_tables data, nested in the attribute kind.
 func (m *message) verdict(kind uint16, code uint32, chain string) {
 	m.Nest(kind)
 	m.Nest(dataVerdict)
@@ -47,7 +46,7 @@ func (m *message) verdict(kind uint16, code uint32, chain string) {
 	m.Unnest()
 }
 
-// expr writes an expression of a rule or set.
+// expr writes a rule's or set's expression.
 func (m *message) expr(kind uint16, name string, data func()) {
 	m.Nest(kind)
 	m.String(exprName, name)
@@ -55,5 +54,5 @@ func (m *message) expr(kind uint16, name string, data func()) {
 	m.Unnest()
 }
 
-// register returns the kernel's number of the 32-bit register i.
+// register returns the kernel's number for the 32-bit register i.
 func register(i int) uint32 { return uint32(reg32 + i) }

@@ -31,7 +31,7 @@ func open(t *testing.T) *Conn {
 	return c
 }
 
-// run runs a command with the given standard input, and returns its output.
+// run runs a command with this standard input, and returns its output.
 func run(t *testing.T, input, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -202,9 +202,9 @@ func state(t *testing.T, c *Conn, s *sample) string {
 	return b.String()
 }
 
-// TestLoadsWhatNftLoads loads a table with this package, and loads the table's text with nft. The
-// kernel's state and nft's listing must be the same. nft must be able to load its own listing, as
-// at boot, although the listing names an interface that does not exist.
+// TestLoadsWhatNftLoads loads a table with this package, and then loads the table's text with nft.
+// The kernel's state and nft's listing must be the same. nft must be able to load its own listing,
+// as at boot, even though it names a missing interface.
 func TestLoadsWhatNftLoads(t *testing.T) {
 	c := open(t)
 	for _, f := range []TableFamily{IPv4, IPv6} {
@@ -218,13 +218,12 @@ func TestLoadsWhatNftLoads(t *testing.T) {
 			run(t, "", "nft", "delete", "table", f.String(), s.table.Name)
 			run(t, tx.Text(), "nft", "-f", "-")
 			if theirs := state(t, c, s); ours != theirs {
-				t.Errorf("table of this package differs from nft's table, want no difference:\n%s", difference(ours, theirs))
+				t.Errorf("table loaded by this package differs from the table loaded by nft:\n%s", difference(ours, theirs))
 			}
-			// nft must be able to load the listing.
 			listing := run(t, "", "nft", "list", "table", f.String(), s.table.Name)
 			run(t, "flush ruleset\n"+listing, "nft", "-f", "-")
 			if again := run(t, "", "nft", "list", "table", f.String(), s.table.Name); again != listing {
-				t.Errorf("nft's listing differs after nft has loaded it, want no difference:\n%s", difference(again, listing))
+				t.Errorf("nft's listing differs after nft has loaded it:\n%s", difference(again, listing))
 			}
 			run(t, "", "nft", "flush", "ruleset")
 		})
@@ -273,7 +272,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("Commit = %v, want ENOENT at the step that deletes an element", err)
 	}
 	if after, err := c.Generation(); err != nil || after != before {
-		t.Errorf("generation before the transaction = %d, and after it = %d, %v; want no change", before, after, err)
+		t.Errorf("generation = %d before the transaction and %d after it, %v; want no change", before, after, err)
 	}
 	tx = Tx{}
 	tx.Add(s.table, s.held, absent)
@@ -281,12 +280,12 @@ func TestRefusals(t *testing.T) {
 		t.Error(err)
 	}
 	if after, err := c.Generation(); err != nil || after == before {
-		t.Errorf("generation = %d, want another number; error = %v", after, err)
+		t.Errorf("generation = %d, want a new one; error = %v", after, err)
 	}
 }
 
-// TestReads reads a sample table, after a transaction has added many elements to it. All objects
-// must be returned.
+// TestReads reads a sample table to which a transaction has added many elements. All objects must
+// be returned.
 func TestReads(t *testing.T) {
 	c := open(t)
 	s := newSample(IPv4)
@@ -330,13 +329,13 @@ func TestReads(t *testing.T) {
 		rules, err3 := c.Rules(x, "")
 		elems, err4 := c.Elements(x, "held")
 		if there, err5 := c.HasTable(x); len(chains)+len(sets)+len(rules)+len(elems) > 0 || there || errors.Join(err, err2, err3, err4, err5) != nil {
-			t.Errorf("missing table %s: chains = %v, sets = %v, rules = %v, elements = %v, error = %v; want none of these", x, chains, sets, rules, elems, errors.Join(err, err2, err3, err4, err5))
+			t.Errorf("missing table %s: chains = %v, sets = %v, rules = %v, elements = %v, error = %v; want none", x, chains, sets, rules, elems, errors.Join(err, err2, err3, err4, err5))
 		}
 	}
 }
 
-// withoutHandle removes the attributes of a set that are different after each load: the set's
-// handle and its number in a transaction.
+// withoutHandle removes the attributes of a set that differ after each load: its handle and its
+// number in the transaction.
 func withoutHandle(body []byte) string {
 	var b strings.Builder
 	for a := nlsock.In(body); a.Next(); {
@@ -347,8 +346,8 @@ func withoutHandle(body []byte) string {
 	return b.String()
 }
 
-// TestKernelThatIsSilent sends requests to a kernel that does not answer. Each request must end
-// with a timeout.
+// TestKernelThatIsSilent sends requests to a kernel that does not answer. Each request must time
+// out.
 func TestKernelThatIsSilent(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

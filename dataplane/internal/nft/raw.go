@@ -2,7 +2,7 @@ package nft
 
 import "fmt"
 
-// Raw is a range of header bytes, for tables of the family netdev, which has no protocol fields.
+// Raw is a range of header bytes, for tables in the family netdev, which has no protocol fields.
 // Examples are an address in an ARP packet, and the target of a neighbor solicitation.
 type Raw struct {
 	Header Header
@@ -10,7 +10,7 @@ type Raw struct {
 	Offset, Size uint32
 }
 
-// Header is the header to which the offsets of a Raw refer.
+// Header is the header to which a Raw's offset refers.
 type Header uint32
 
 // These are the headers. The network header of an ARP frame is the ARP packet. The link header
@@ -47,7 +47,7 @@ func (r Raw) load(m *message, _ TableFamily, reg, _ int) {
 
 func (Raw) typeof(*userdata, TableFamily) { panic("nft: no set here is declared by bytes of a header") }
 
-// As is a field of IPv4 or IPv6 in a table of the family netdev. The rule must match the frame's
+// As is a field of IPv4 or IPv6 in a table in the family netdev. The rule must match the frame's
 // protocol first.
 type As struct {
 	Family TableFamily
@@ -75,7 +75,7 @@ func (s Equal) write(m *message, f TableFamily) {
 	compare(m, true, s.Value)
 }
 
-// AnyBit matches a range of header bytes in which a bit of the mask is set.
+// AnyBit matches a range of header bytes in which any bit of the mask is set.
 type AnyBit struct {
 	Of   Raw
 	Mask []byte
@@ -98,8 +98,8 @@ func (s AnyBit) write(m *message, f TableFamily) {
 	compare(m, false, none)
 }
 
-// Fwd sends the packet through a device to the neighbor whose address a map contains. It belongs to
-// the family netdev, and decrements the packet's hop limit. The packet skips all other rules and
+// Fwd sends the packet through a device to the neighbor whose address a map contains. It is for the
+// family netdev, and decrements the packet's hop limit. The packet skips all other rules and
 // routing.
 type Fwd struct {
 	Family TableFamily // of the neighbor's address
@@ -127,7 +127,7 @@ func (s Fwd) write(m *message, f TableFamily) {
 }
 
 // NotLocal matches packets whose destination or source is not an address of this host. In the
-// netdev family it needs CONFIG_NFT_FIB_NETDEV.
+// family netdev, it needs CONFIG_NFT_FIB_NETDEV.
 type NotLocal struct{ Source bool }
 
 func (s NotLocal) text(TableFamily) string {
@@ -152,7 +152,7 @@ func (s NotLocal) write(m *message, _ TableFamily) {
 }
 
 // GoesBack matches packets whose destination this host reaches through their incoming interface. It
-// never matches packets to the host's own addresses. It works in prerouting.
+// never matches packets to the host's own addresses. It is for prerouting.
 type GoesBack struct{}
 
 func (GoesBack) text(TableFamily) string { return "fib daddr . iif oif != 0" }
@@ -186,7 +186,7 @@ func (s EtherType) write(m *message, _ TableFamily) {
 	compare(m, true, []byte{byte(s >> 8), byte(s)})
 }
 
-// Constant is the constant key 0. nft prints it as a mark without bits.
+// Constant is the constant key 0. nft prints it as a mark ANDed with 0.
 type Constant struct{}
 
 func (Constant) text(TableFamily) string { return "meta mark & 0x00000000" }

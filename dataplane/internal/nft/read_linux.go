@@ -17,9 +17,9 @@ import (
 // errChanged means that the data changed while it was being listed.
 var errChanged = fmt.Errorf("the rules changed while they were being listed: %w", unix.EAGAIN)
 
-// list sends a request, and calls the function "each" with the attributes of every answer. The
-// function ask writes the attributes of the request, and may be nil. list returns errChanged if the
-// data changed while it was being listed.
+// list sends a request, and calls the function "each" with each answer's attributes. The function
+// "ask" writes the request's attributes, and may be nil. list returns errChanged if the data
+// changed while it was being listed.
 func (c *Conn) list(kind int, family TableFamily, dump bool, ask func(*message), each func(body []byte)) error {
 	c.sock.Discard()
 	q := &message{seq: c.seq}
@@ -64,8 +64,8 @@ func (c *Conn) list(kind int, family TableFamily, dump bool, ask func(*message),
 	}
 }
 
-// dump calls list, and repeats it a limited number of times if the data has changed. The function
-// reset must discard the results of the previous attempt. A missing table is not an error.
+// dump calls list, and repeats the call a limited number of times if the data changed. The function
+// reset must discard the previous attempt's results. A missing table is not an error.
 func (c *Conn) dump(kind int, x Table, ask func(*message), reset func(), each func(body []byte)) (err error) {
 	for range 10 {
 		reset()
@@ -105,10 +105,10 @@ func (c *Conn) tableState(x Table) (state string, err error) {
 // Found is an existing chain or set.
 type Found struct {
 	Name string
-	// Use is the number of a chain's rules, plus the number of rules and elements that refer to the
-	// chain. It is 0 for sets.
+	// Use is the number of rules in a chain, plus the number of rules and elements that refer to
+	// it. It is 0 for sets.
 	Use uint32
-	// Policy is the kernel's number for the policy of a base chain.
+	// Policy is the kernel's number for a base chain's policy.
 	Policy uint32
 }
 
@@ -128,7 +128,6 @@ func (c *Conn) HasChain(x Table, name string) (bool, error) {
 	return len(found) > 0, err
 }
 
-// chain returns the chain with this name, or nothing if it is missing.
 func (c *Conn) chain(x Table, name string) (found []Found, err error) {
 	ask := func(m *message) {
 		m.String(chainTable, x.Name)
@@ -176,7 +175,8 @@ func (c *Conn) Sets(x Table) (all []Found, err error) {
 }
 
 // FoundRule is an existing rule. Content is a hash of its expressions without counters. Content
-// reveals a replaced rule. The handle does not, because since Linux 6.18 the new rule keeps it.
+// reveals that a rule was replaced. The handle does not, because since Linux 6.18, the new rule
+// keeps it.
 type FoundRule struct {
 	Chain           string
 	Handle, Content uint64
@@ -209,9 +209,9 @@ func (c *Conn) Rules(x Table, chain string) (all []FoundRule, err error) {
 	return all, elsewhere(err)
 }
 
-// elsewhere returns nil if err only means that the table is missing, or that something changed
-// during the list. Changes to other tables do not affect the list, and Steady and Commit detect
-// changes to this table.
+// elsewhere returns nil if err only means that the table is missing, or that any table changed
+// while it was being listed. Changes to other tables do not affect the list, and ReadConsistent and
+// Commit detect changes to this table.
 func elsewhere(err error) error {
 	if errors.Is(err, errChanged) || errors.Is(err, unix.ENOENT) {
 		return nil
@@ -219,9 +219,9 @@ func elsewhere(err error) error {
 	return err
 }
 
-// ChainRules calls the function begin, and then the function "rule" with the attributes of each
-// rule of a chain, in order. It starts again if the rules have changed. It returns false if the
-// chain is missing.
+// ChainRules calls the function "begin", and then the function "rule" with the attributes of each
+// rule in a chain, in order. If the rules change in the meantime, it starts again. It returns false
+// if the chain is missing.
 func (c *Conn) ChainRules(x Table, chain string, begin func(), rule func(attrs []byte)) (there bool, err error) {
 	ask := func(m *message) {
 		m.String(ruleTable, x.Name)
@@ -238,9 +238,9 @@ func (c *Conn) ChainRules(x Table, chain string, begin func(), rule func(attrs [
 }
 
 // Elements returns the elements of a set. A missing set has no elements. Changes to other sets do
-// not affect the kernel's list of a set, so they do not cause another attempt. Otherwise the
-// attempts might never end for a large set, because the time of a list grows with the square of the
-// number of elements (6 ms for 10,000, 250 ms for 100,000).
+// not affect the kernel's list of a set, so they do not cause another attempt. If they did, a large
+// set might never be listed, because the time grows with the square of the number of elements (6 ms
+// for 10,000, 250 ms for 100,000).
 func (c *Conn) Elements(x Table, set string) (all []FoundElem, err error) {
 	ask := func(m *message) {
 		m.String(elemsTable, x.Name)
@@ -250,7 +250,7 @@ func (c *Conn) Elements(x Table, set string) (all []FoundElem, err error) {
 	return all, elsewhere(err)
 }
 
-// Find reads single elements of a set by their keys. If an element is missing, it returns an error.
+// Find reads individual elements of a set by key. If an element is missing, it returns an error.
 func (c *Conn) Find(x Table, s *Set, elems []Elem) (all []FoundElem, err error) {
 	size := s.Key.kind(x.Family).size
 	ask := func(m *message) {
@@ -336,7 +336,7 @@ func data(b []byte) (v []byte, goTo, jump string) {
 	return v, goTo, jump
 }
 
-// contentOf returns the hash of a rule's expressions for FoundRule.
+// contentOf returns FoundRule.Content for a rule's expressions.
 func contentOf(exprs []byte) uint64 {
 	h := fnv.New64a()
 	for e := nlsock.In(exprs); e.Next(); {
@@ -347,8 +347,8 @@ func contentOf(exprs []byte) uint64 {
 	return h.Sum64()
 }
 
-// Counted returns the packet count of a counter expression, given in netlink encoding. ok is false
-// for other expressions.
+// Counted returns the packet count of a counter expression in netlink encoding. ok is false for
+// other expressions.
 func Counted(expr []byte) (packets uint64, ok bool) {
 	for a := nlsock.In(expr); a.Next(); {
 		switch {
@@ -365,7 +365,6 @@ func Counted(expr []byte) (packets uint64, ok bool) {
 	return packets, ok
 }
 
-// commentOf returns the comment in user data.
 func commentOf(b []byte) string {
 	for len(b) >= 2 && len(b) >= 2+int(b[1]) {
 		n := int(b[1])

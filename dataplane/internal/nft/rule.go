@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Rule is a rule of a chain.
+// Rule is a rule in a chain.
 type Rule struct {
 	Do []Stmt
 }
 
-// Stmt is a statement of a rule: a match, or an action on the packets that all previous statements
-// have matched.
+// Stmt is a statement in a rule: a match, or an action on the packets that all previous statements
+// match.
 type Stmt interface {
 	text(f TableFamily) string
 	write(m *message, f TableFamily)
@@ -34,7 +34,7 @@ func (r Rule) write(m *message, f TableFamily) {
 	})
 }
 
-// These are the first registers of statements. The value of a statement starts in first.
+// These are the first registers that statements use. A statement's value starts in first.
 // Intermediate results start in spare, which follows the four registers that nft uses for a
 // statement.
 const (
@@ -42,7 +42,8 @@ const (
 	spare = 4
 )
 
-// Vmap executes a map's verdict for a key. If the map does not have the key, the packet continues.
+// Vmap executes a map's verdict for a key. If the map does not have the key, the packet continues
+// with the next rule.
 type Vmap struct {
 	Of Expr
 	In *Set
@@ -59,7 +60,7 @@ func (s Vmap) write(m *message, f TableFamily) {
 	})
 }
 
-// AddBits sets bits of a mark and keeps the others.
+// AddBits sets bits of a mark, and keeps all other bits.
 type AddBits struct {
 	Field Field // Mark or CtMark
 	Bits  uint32
@@ -75,7 +76,7 @@ func (s AddBits) write(m *message, f TableFamily) {
 	s.Field.set(m, first)
 }
 
-// ClearBits clears bits of a mark and keeps the others.
+// ClearBits clears bits of a mark, and keeps all other bits.
 type ClearBits struct {
 	Field Field // Mark or CtMark
 	Bits  uint32
@@ -105,7 +106,7 @@ func (s SetField) write(m *message, f TableFamily) {
 	s.Field.set(m, first)
 }
 
-// OnlyACK clears all flags of a TCP segment except for ACK. The rule must match the protocol first.
+// OnlyACK clears all of a TCP segment's flags except ACK. The rule must match the protocol first.
 type OnlyACK struct{}
 
 func (OnlyACK) text(TableFamily) string { return "tcp flags set ack" }
@@ -168,19 +169,19 @@ func (s Update) text(f TableFamily) string {
 
 func (s Update) write(m *message, f TableFamily) { dynset(m, f, s.Map, 1, s.Key, s.Data, s.Timeout) } // NFT_DYNSET_OP_UPDATE
 
-// Over adds an element to a dynamic set, and matches packets over the element's limit: either a
-// rate of packets, or a number of connections. If the set is full, it matches no packet of a new
-// element. Each element keeps the limit with which it was added.
+// Over adds an element to a dynamic set, and matches packets that exceed the element's limit:
+// either a packet rate or a number of connections. If the set is full, packets with a new key do
+// not match. Each element keeps the limit with which it was added.
 type Over struct {
 	Set *Set
 	Key Expr
-	// Rate is the maximum number of packets in the period Per, and the size of a burst. Zero means
+	// Rate is the maximum number of packets in the period Per, and also the burst size. Zero means
 	// that Connections is the limit. An element with a rate expires after Per without a packet. By
-	// then its full burst is available again, as in a new element.
+	// then, the full burst is available again, as in a new element.
 	Rate uint32
 	Per  time.Duration
-	// Connections is the maximum number of connections that conntrack knows. The kernel removes
-	// elements without connections.
+	// Connections is the maximum number of connections in conntrack. The kernel removes elements
+	// without connections.
 	Connections uint32
 }
 
@@ -248,8 +249,8 @@ func dynset(m *message, f TableFamily, set *Set, op uint32, key, data Expr, time
 	})
 }
 
-// DNAT sets the destination address of the connection to the result of To, and the port if To has
-// one. If Port is set, To has no port, and the port is the result of Port.
+// DNAT sets the connection's destination to the result of To: an address, or an address and a port.
+// If Port is set, To has no port, and the port is the result of Port.
 type DNAT struct {
 	To   Lookup
 	Port *Lookup
@@ -291,8 +292,8 @@ func (s Redirect) write(m *message, f TableFamily) {
 	m.expr(listElem, "redir", func() { m.Wire32(1, register(first)) }) // NFTA_REDIR_REG_PROTO_MIN
 }
 
-// ClampMSS limits the maximum segment size of a TCP SYN to the MTU of its path in both directions.
-// The rule must match the TCP flags first.
+// ClampMSS limits the maximum segment size of a TCP SYN to the path MTU in both directions. The
+// rule must match the TCP flags first.
 type ClampMSS struct{}
 
 func (ClampMSS) text(TableFamily) string { return "tcp option maxseg size set rt mtu" }
@@ -320,7 +321,7 @@ const (
 	Accept      Simple = "accept"
 	Drop        Simple = "drop"
 	Return      Simple = "return"
-	Masquerade  Simple = "masquerade fully-random" // the node's address, and a random port
+	Masquerade  Simple = "masquerade fully-random" // to the node's address and a random port
 	Notrack     Simple = "notrack"
 	ResetTCP    Simple = "reject with tcp reset" // the rule must match the protocol first
 	Unreachable Simple = "reject"                // ICMP: port unreachable
@@ -358,7 +359,7 @@ func reject(m *message, kind uint32, code byte) {
 	})
 }
 
-// Jump continues in another chain, and returns if that chain does not decide.
+// Jump continues in another chain, and returns if that chain issues no verdict.
 type Jump string
 
 func (s Jump) text(TableFamily) string { return "jump " + string(s) }

@@ -15,8 +15,8 @@ import (
 type Set struct {
 	Name string
 	Key  Expr
-	// Data is the type of the values of a map. Verdict reports whether the values are verdicts.
-	// Without either, the object is a set.
+	// Data is the type of a map's values. Verdict reports whether the values are verdicts. If
+	// neither is set, the object is a set.
 	Data    Expr
 	Verdict bool
 	// Interval permits ranges of a concatenated key (Elem.KeyEnd).
@@ -33,7 +33,6 @@ type Set struct {
 
 func (s *Set) isMap() bool { return s.Verdict || s.Data != nil }
 
-// word returns nft's word: set or map.
 func (s *Set) word() string {
 	if s.isMap() {
 		return "map"
@@ -48,7 +47,7 @@ func (s *Set) dataKind(f TableFamily) kind {
 	return s.Data.kind(f)
 }
 
-// text returns the declaration of the set without its elements.
+// text returns the set's declaration without elements.
 func (s *Set) text(f TableFamily) string {
 	var b strings.Builder
 	data := ""
@@ -97,7 +96,7 @@ func (s *Set) flags(f TableFamily) (flags uint32) {
 	return flags
 }
 
-// write writes the attributes of the set that follow its table.
+// write writes the set's attributes that follow its table.
 func (s *Set) write(m *message, f TableFamily, id uint32) {
 	key, data := s.Key.kind(f), kind{}
 	m.String(setName, s.Name)
@@ -119,8 +118,8 @@ func (s *Set) write(m *message, f TableFamily, id uint32) {
 	}
 }
 
-// writeDesc writes the maximum size of the set, and the sizes of the fields of a concatenation with
-// ranges.
+// writeDesc writes the set's maximum size and, for a concatenation with ranges, the sizes of its
+// fields.
 func (s *Set) writeDesc(m *message, key kind) {
 	fields := s.Interval && key.parts != nil
 	if s.Size == 0 && !fields {
@@ -163,13 +162,14 @@ func (s *Set) userdata(f TableFamily, key, data kind) []byte {
 
 // Elem is an element of a set or map.
 type Elem struct {
-	// Key holds the parts of the set's key, each padded to 32 bits (see Bytes). If KeyEnd is set,
-	// Key is the start of a range.
+	// Key holds the parts of the element's key, each padded to 32 bits (see Bytes). If KeyEnd is
+	// set, Key is the start of a range.
 	Key, KeyEnd []byte
-	// Data is the value in a map. In a map of verdicts, Goto or Jump is the chain of the verdict.
+	// Data is a map element's value. If the values are verdicts, Goto or Jump is the verdict's
+	// chain.
 	Data       []byte
 	Goto, Jump string
-	// Timeout is the lifetime of the element. Zero means no limit.
+	// Timeout is the element's lifetime. Zero means no limit.
 	Timeout time.Duration
 	// Comment appears in listings. It must have at most 127 bytes.
 	Comment string
@@ -178,14 +178,14 @@ type Elem struct {
 // FoundElem is an existing element.
 type FoundElem struct {
 	Elem
-	// Expires is the time until the element is removed. Zero means that it is not removed.
+	// Expires is the time until the element is removed. Zero means that the element never expires.
 	Expires time.Duration
 	// Packets is the element's packet counter, if the set has counters.
 	Packets uint64
 }
 
-// write writes the element of a set with the given sizes of key and data. The sizes are necessary
-// because Bytes pads a single port of two bytes to four bytes.
+// write writes an element of a set whose keys and values have the sizes key and data. The sizes are
+// necessary because Bytes pads a single port of two bytes to four bytes.
 func (e *Elem) write(m *message, key, data int, withData bool) {
 	m.Nest(listElem)
 	m.value(elemKey, e.Key[:min(key, len(e.Key))])
@@ -235,7 +235,7 @@ func (e *Elem) text(s *Set, f TableFamily, withData bool) string {
 	return b.String()
 }
 
-// duration formats d in the syntax of nft: in seconds if that is a whole number, otherwise in
+// duration formats d in nft syntax: in seconds if that is a whole number, otherwise in
 // milliseconds.
 func duration(d time.Duration) string {
 	if d%time.Second == 0 {
@@ -244,7 +244,7 @@ func duration(d time.Duration) string {
 	return fmt.Sprintf("%dms", d.Milliseconds())
 }
 
-// format formats a value of this type, or a range from v to end.
+// format formats a value of this kind, or a range from v to end.
 func (k kind) format(v, end []byte) string {
 	parts := k.parts
 	if parts == nil {
@@ -268,7 +268,6 @@ func (k kind) format(v, end []byte) string {
 	return strings.Join(texts, " . ")
 }
 
-// between formats a range, as a network if possible.
 func between(first, last []byte, firstText, lastText string) string {
 	if a, ok := netip.AddrFromSlice(first); ok && len(first) >= 4 {
 		for bits := a.BitLen(); bits >= 0; bits-- {
@@ -300,7 +299,7 @@ func (k kind) formatOne(v []byte) string {
 	return strconv.FormatUint(uint64(binary.NativeEndian.Uint32(v)), 10)
 }
 
-// protocol returns nft's name of a transport protocol.
+// protocol returns nft's name for a transport protocol.
 func protocol(n byte) string {
 	switch n {
 	case 1:
@@ -317,13 +316,13 @@ func protocol(n byte) string {
 	return strconv.Itoa(int(n))
 }
 
-// mustAddr decodes an address. The caller must have checked its length.
+// mustAddr decodes an address. v must have 4 or 16 bytes.
 func mustAddr(v []byte) netip.Addr {
 	a, _ := netip.AddrFromSlice(v)
 	return a
 }
 
-// Last returns the last address of a network, which is the end of its range.
+// Last returns a network's last address, which is the end of its range.
 func Last(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {
@@ -340,10 +339,10 @@ type Bytes []byte
 // Addr appends an address, whose length depends on its family.
 func (b Bytes) Addr(a netip.Addr) Bytes { return append(b, a.AsSlice()...) }
 
-// Proto appends the number of a transport protocol.
+// Proto appends a transport protocol's number.
 func (b Bytes) Proto(n byte) Bytes { return append(b, n, 0, 0, 0) }
 
-// Name appends the name of an interface, padded with zeros to IFNAMSIZ bytes.
+// Name appends an interface's name, padded with zeros to IFNAMSIZ bytes.
 func (b Bytes) Name(s string) Bytes {
 	var name [16]byte
 	copy(name[:], s)

@@ -1,8 +1,8 @@
 package nft
 
-// OwnSocket matches packets to sockets of this host that may have addresses of other hosts
-// (IP_TRANSPARENT). It does not match sockets that are bound to every address, so it ignores the
-// listeners of other programs. It needs Linux 5.11.
+// OwnSocket matches packets to this host's transparent sockets, which may have other hosts'
+// addresses (IP_TRANSPARENT). It does not match sockets that are bound to all addresses, so it
+// ignores other programs' listeners. It needs Linux 5.11.
 type OwnSocket struct{}
 
 func (OwnSocket) text(TableFamily) string { return "socket transparent 1 socket wildcard 0" }

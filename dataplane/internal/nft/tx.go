@@ -12,7 +12,7 @@ type Table struct {
 	Name   string
 }
 
-// String returns nft's name of the table, such as "ip vipd".
+// String returns nft's name for the table, such as "ip vipd".
 func (t Table) String() string { return t.Family.String() + " " + t.Name }
 
 // Chain is a chain. Its rules are added with AddRule.
@@ -22,13 +22,12 @@ type Chain struct {
 	Hook *Hook
 }
 
-// Hook describes where a base chain receives packets.
 type Hook struct {
 	Type  ChainType
 	Point Point
-	// Priority orders the base chains of a point. Chains with lower values are first.
+	// Priority orders the base chains at a point. Lower values come first.
 	Priority int32
-	// Device is the device whose frames the chain receives, if its table has the family netdev.
+	// Device is the device whose frames the chain receives, if its table is in the family netdev.
 	Device string
 }
 
@@ -42,8 +41,8 @@ const (
 	Route  ChainType = "route" // only at output: a packet with a changed mark is routed again
 )
 
-// Point is the point in the kernel at which a base chain receives packets. It has the kernel's
-// numbers.
+// Point is the point in the kernel at which a base chain receives packets. Its values are the
+// kernel's numbers.
 type Point uint32
 
 // These are the points.
@@ -54,13 +53,13 @@ const (
 	Output      Point = 3
 	Postrouting Point = 4
 
-	// These points belong to the family netdev. Ingress precedes all other points, and Egress
+	// These points exist in the family netdev. Ingress precedes all other points, and Egress
 	// follows them. Egress needs Linux 5.16.
 	Ingress Point = 0
 	Egress  Point = 1
 )
 
-// String returns nft's word.
+// String returns the point's name in nft syntax.
 func (p Point) String() string {
 	return [...]string{"prerouting", "input", "forward", "output", "postrouting"}[p]
 }
@@ -74,13 +73,13 @@ func (h *Hook) text() string {
 	return fmt.Sprintf("{ type %s hook %s priority %d; policy accept; }", h.Type, point, h.Priority)
 }
 
-// Tx is a transaction. Its steps take effect in order, all or none. The zero value is an empty
-// transaction.
+// Tx is a transaction. Its steps take effect in order, either all or none. The zero value is an
+// empty transaction.
 type Tx struct {
 	ops []op
 	// Bytes is the size of the transaction when it was last sent.
 	Bytes int
-	// Deleted holds the deleted elements of sets with counters, from the last commit. The kernel
+	// Deleted holds the elements that the last commit deleted from sets with counters. The kernel
 	// reads their counters when packets can no longer reach the elements, so no count is lost.
 	Deleted []FoundElem
 }
@@ -88,7 +87,7 @@ type Tx struct {
 // op is a step of a transaction.
 type op struct {
 	table Table
-	text  string // the command without "add", the table and the elements, which are printed on demand
+	text  string // the command without "add", the table and the elements, which are printed when needed
 	verb  string // add, create, delete, flush
 	what  string // table, chain, rule, map, set, element
 	chain string // the chain of a step about a chain or rule
@@ -121,21 +120,21 @@ func (t *Tx) chains() map[string]bool {
 	return all
 }
 
-// deletesTable reports whether the transaction deletes a table. This also deletes chains that other
-// programs have added.
+// deletesTable reports whether the transaction deletes a table. That also deletes other programs'
+// chains in the table.
 func (t *Tx) deletesTable() bool {
 	return slices.ContainsFunc(t.ops, func(o op) bool { return o.what == "table" && o.verb == "delete" })
 }
 
-// Append adds the steps of another transaction.
+// Append appends another transaction's steps.
 func (t *Tx) Append(other *Tx) { t.ops = append(t.ops, other.ops...) }
 
 // AddTable creates a table if it does not exist.
 func (t *Tx) AddTable(x Table) { t.newTable(x, "", 0) }
 
-// ClaimTable creates a table that only this connection can change. The table remains when the
-// connection ends, and any program can change it then. It needs Linux 6.9. A transaction that
-// replaces a table must start with TouchTable.
+// ClaimTable creates a table that only this connection can change. When the connection is closed,
+// the table remains, and any program can change it. It needs Linux 6.9. A transaction that replaces
+// a table must start with TouchTable.
 func (t *Tx) ClaimTable(x Table) {
 	t.newTable(x, " { flags owner, persist; }", tableOwner|tablePersist)
 }
@@ -155,7 +154,7 @@ func (t *Tx) newTable(x Table, text string, flags ...uint32) {
 	}})
 }
 
-// DeleteTable removes a table with its content. The transaction fails if the table does not exist.
+// DeleteTable removes a table and its content. The transaction fails if the table does not exist.
 func (t *Tx) DeleteTable(x Table) {
 	t.ops = append(t.ops, op{table: x, verb: "delete", what: "table", write: func(m *message) {
 		m.open(msgDelTable, 0, x.Family)
@@ -194,7 +193,7 @@ func (t *Tx) DeleteChain(x Table, name string) {
 	t.named(x, "delete", "chain", msgDelChain, chainName, name).chain = name
 }
 
-// FlushChain removes all rules of a chain.
+// FlushChain removes all rules from a chain.
 func (t *Tx) FlushChain(x Table, name string) {
 	t.named(x, "flush", "chain", msgDelRule, ruleChain, name).chain = name
 }
@@ -221,10 +220,10 @@ func (t *Tx) AddSet(x Table, s *Set) {
 	}})
 }
 
-// DeleteSet removes a set or map, which no rule may use.
+// DeleteSet removes a set or map that no rule uses.
 func (t *Tx) DeleteSet(x Table, s *Set) { t.named(x, "delete", s.word(), msgDelSet, setName, s.Name) }
 
-// FlushSet removes all elements of a set.
+// FlushSet removes all elements from a set.
 func (t *Tx) FlushSet(x Table, s *Set) {
 	t.named(x, "flush", s.word(), msgDelSetElem, elemsSet, s.Name)
 }
@@ -245,18 +244,18 @@ func (t *Tx) Add(x Table, s *Set, elems ...Elem) {
 	t.elements(x, s, "add", msgNewSetElem, flagCreate, elems)
 }
 
-// Create adds elements to a set. The transaction fails if an element exists.
+// Create adds elements to a set. The transaction fails if any of them exists.
 func (t *Tx) Create(x Table, s *Set, elems ...Elem) {
 	t.elements(x, s, "create", msgNewSetElem, flagCreate|flagExcl, elems)
 }
 
-// Delete removes elements from a set. The transaction fails if an element is missing.
+// Delete removes elements from a set. The transaction fails if any of them is missing.
 func (t *Tx) Delete(x Table, s *Set, elems ...Elem) {
 	t.elements(x, s, "delete", msgDelSetElem, 0, elems)
 }
 
-// maxNested limits the size of the elements in a message, because the length of an attribute has
-// 16 bits.
+// maxNested limits the size of the elements in a message, because an attribute's length has 16
+// bits.
 const maxNested = 60_000
 
 func (t *Tx) elements(x Table, s *Set, verb string, kind, flags int, elems []Elem) {
@@ -287,7 +286,7 @@ func (t *Tx) elements(x Table, s *Set, verb string, kind, flags int, elems []Ele
 	}})
 }
 
-// Text returns the transaction in the syntax of "nft -f".
+// Text returns the transaction as input for "nft -f".
 func (t *Tx) Text() string {
 	var b strings.Builder
 	for i := range t.ops {
@@ -297,7 +296,7 @@ func (t *Tx) Text() string {
 	return b.String()
 }
 
-// String returns the step as a command of nft.
+// String returns the step as an nft command.
 func (o *op) String() string {
 	text := o.text
 	if o.set != nil {
@@ -310,9 +309,9 @@ func (o *op) String() string {
 	return o.verb + " " + o.what + " " + o.table.String() + text
 }
 
-// encode returns the transaction as netlink messages with sequence numbers from seq, and the step
-// of each message. Only the message of the last step requests an acknowledgement, because the
-// kernel always reports errors. If echo is set, the kernel also returns the deleted elements.
+// encode returns the transaction as netlink messages, numbered from seq, and each message's step.
+// Only the message of the last step requests an acknowledgement, because the kernel always reports
+// errors. If echo is set, the kernel also returns the deleted elements.
 func (t *Tx) encode(seq uint32, echo bool) (b []byte, steps []int) {
 	m := &message{seq: seq, echo: echo}
 	note := func(step int) {

@@ -7,7 +7,7 @@ import "encoding/binary"
 // set that was declared with "typeof" in a form that nft can't parse.
 type userdata struct{ b []byte }
 
-// These are the kinds of expressions (nft's enum expr_types).
+// These are expression kinds (nft's enum expr_types).
 const (
 	exprVerdict = 1
 	exprPayload = 7
@@ -50,8 +50,8 @@ func (u *userdata) expr(kind uint32, inside func()) {
 	u.nest(1, inside)
 }
 
-// comment returns the user data of a rule's or element's comment, or nil if the comment is empty.
-// nft accepts at most 127 bytes.
+// comment returns the user data for a comment on a rule or element, or nil if s is empty. nft
+// accepts at most 127 bytes.
 func comment(s string) []byte {
 	if s == "" {
 		return nil

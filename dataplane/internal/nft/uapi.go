@@ -1,6 +1,6 @@
 package nft
 
-// These are numbers of the kernel's interface: include/uapi/linux/netfilter/nf_tables.h,
+// These are numbers from the kernel's interface: include/uapi/linux/netfilter/nf_tables.h,
 // nfnetlink.h and netfilter.h of Linux 6.1. golang.org/x/sys/unix has only some of them, and only
 // for Linux.
 const (
@@ -31,7 +31,6 @@ const (
 	msgGetFlowtable = 23
 	msgDelFlowtable = 24
 
-	// These are the attributes of flowtables.
 	flowtableTable   = 1
 	flowtableName    = 2
 	flowtableHook    = 3
@@ -46,7 +45,6 @@ const (
 	flagCreate  = 0x400
 	flagAppend  = 0x800
 
-	// These are the attributes of tables, chains and rules.
 	tableName     = 1
 	tableFlags    = 2
 	tableDormant  = 0x1 // NFT_TABLE_F_DORMANT
@@ -77,7 +75,6 @@ const (
 	policyAccept  = 1
 	udataRuleText = 0 // the comment in a rule's or an element's user data (NFTNL_UDATA_RULE_COMMENT)
 
-	// These are the attributes of sets and elements.
 	setTable       = 1
 	setName        = 2
 	setFlags       = 3
@@ -111,7 +108,7 @@ const (
 	setEval     = 0x20
 	setConcat   = 0x80
 
-	// These are verdicts. They are the kernel's signed numbers, converted to unsigned.
+	// These are verdicts: the kernel's signed numbers, converted to unsigned.
 	codeDrop   = 0
 	codeAccept = 1
 	codeReturn = 0xfffffffb

@@ -1,5 +1,5 @@
 // Package nlsock reads and writes netlink messages that libraries don't support or send too slowly.
-// It has a socket that works with Go's poller, a writer of messages, and readers of messages and
+// It contains a socket that works with Go's poller, a message writer, and readers for messages and
 // attributes that do not allocate memory.
 //
 //	s, err := nlsock.Open(unix.NETLINK_NETFILTER)
@@ -12,6 +12,6 @@
 //		}
 //	}
 //
-// A Writer writes messages with their attributes. Its users define the meaning of messages, number
-// them, and match answers to requests.
+// A Writer writes messages with their attributes. The importing packages define what messages mean,
+// number them, and match answers to requests.
 package nlsock

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrMalformed means that a message does not have its documented format.
+// ErrMalformed means that a message violates its documented format.
 var ErrMalformed = errors.New("the kernel's message is malformed")
 
 // Messages reads a sequence of netlink messages.
@@ -25,7 +25,7 @@ type Messages struct {
 	Err error
 }
 
-// Read returns a reader of the messages that were received from a socket.
+// Read returns a reader for messages that a socket has received.
 func Read(b []byte) Messages { return Messages{rest: b} }
 
 // Empty reports whether no data is left.
@@ -51,8 +51,9 @@ func (m *Messages) Next() bool {
 	return true
 }
 
-// Refusal returns the result in an acknowledgement or at the end of a list (unix.NLMSG_ERROR,
-// unix.NLMSG_DONE). The result is a syscall.Errno, nil for success, or ErrMalformed.
+// Refusal returns the result that an acknowledgement or the end of a list contains
+// (unix.NLMSG_ERROR, unix.NLMSG_DONE). The result is a syscall.Errno, nil for success, or
+// ErrMalformed.
 func (m *Messages) Refusal() error {
 	if len(m.Body) < 4 {
 		if m.Kind == unix.NLMSG_DONE {
@@ -72,12 +73,12 @@ type Attributes struct {
 	// Kind is the type, without the flags for nesting and byte order.
 	Kind  uint16
 	Value []byte
-	// Err is ErrMalformed if an attribute could not be parsed, or the error of a reader of values.
+	// Err is ErrMalformed if an attribute could not be parsed, or an error from reading a value.
 	// Next then returns false.
 	Err error
 }
 
-// In returns a reader of the attributes in b.
+// In returns a reader for the attributes in b.
 func In(b []byte) Attributes { return Attributes{rest: b} }
 
 // Rest returns the unread data.

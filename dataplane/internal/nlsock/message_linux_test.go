@@ -52,8 +52,8 @@ func attribute(b []byte, p part) []byte {
 	return append(b, p.value...)
 }
 
-// written writes a sequence of parts with write. For each part, ends contains the offset of its end
-// without padding and with padding.
+// written writes a sequence of parts with write. ends contains the offset at which each part ends,
+// without and with padding.
 func written(parts []part, write func([]byte, part) []byte) (b []byte, ends [][2]int) {
 	for _, p := range parts {
 		b = write(b, p)
@@ -64,8 +64,8 @@ func written(parts []part, write func([]byte, part) []byte) (b []byte, ends [][2
 	return b, ends
 }
 
-// whole returns the number of parts that are complete in the first n bytes. even reports whether
-// these bytes end at the end of a part.
+// whole returns the number of complete parts in the first n bytes. even reports whether there is no
+// incomplete part.
 func whole(ends [][2]int, n int) (parts int, even bool) {
 	even = n == 0
 	for _, e := range ends {
@@ -77,7 +77,7 @@ func whole(ends [][2]int, n int) (parts int, even bool) {
 }
 
 // TestReadsWhatWasWritten reads complete and truncated sequences of parts. All complete parts must
-// be returned. If a part is truncated, there must be an error.
+// be returned. A truncated part must cause an error.
 func TestReadsWhatWasWritten(t *testing.T) {
 	for seed := range uint64(100) {
 		parts := someParts(rand.New(rand.NewPCG(seed, 0)))
@@ -91,7 +91,7 @@ func TestReadsWhatWasWritten(t *testing.T) {
 				}
 			}
 			if got != want || (m.Err == nil) != even || m.Err != nil && !errors.Is(m.Err, ErrMalformed) || m.Next() || even != m.Empty() {
-				t.Fatalf("seed %d: messages = %d in the first %d bytes of %v, error = %v; want %d messages, and no error = %t", seed, got, n, parts, m.Err, want, even)
+				t.Fatalf("seed %d: messages = %d in the first %d bytes of %v, error = %v; want %d messages, success = %t", seed, got, n, parts, m.Err, want, even)
 			}
 		}
 		b, ends = written(parts, attribute)
@@ -104,14 +104,14 @@ func TestReadsWhatWasWritten(t *testing.T) {
 				}
 			}
 			if got != want || (a.Err == nil) != even || a.Err != nil && !errors.Is(a.Err, ErrMalformed) || a.Next() || even != (len(a.Rest()) == 0) {
-				t.Fatalf("seed %d: attributes = %d in the first %d bytes of %v, error = %v; want %d attributes, and no error = %t", seed, got, n, parts, a.Err, want, even)
+				t.Fatalf("seed %d: attributes = %d in the first %d bytes of %v, error = %v; want %d attributes, success = %t", seed, got, n, parts, a.Err, want, even)
 			}
 		}
 	}
 }
 
-// TestRefusesShortLengths reads a length that is smaller than a header. This must be an error,
-// because otherwise the reader would never advance.
+// TestRefusesShortLengths reads a length that is smaller than the header. This must be an error,
+// because the reader would not advance.
 func TestRefusesShortLengths(t *testing.T) {
 	for size := range unix.SizeofNlMsghdr {
 		b := make([]byte, 64)

@@ -22,10 +22,10 @@ var ErrLost = errors.New("some of the kernel's answers were lost")
 // Silence is the default of Socket.Patience. Usually the kernel answers within milliseconds.
 const Silence = 5 * time.Second
 
-// Socket is a netlink socket. Except for Close and SetReadDeadline, calls of its methods must not
+// Socket is a netlink socket. Except for Close and SetReadDeadline, calls to its methods must not
 // overlap.
 type Socket struct {
-	// Patience is the maximum time for which Answer waits. The default is Silence.
+	// Patience is how long Answer waits. The default is Silence.
 	Patience time.Duration
 
 	file *os.File
@@ -34,10 +34,9 @@ type Socket struct {
 	seq  uint32
 	// drain reports whether Receive returns unix.EAGAIN instead of waiting.
 	drain bool
-	// read is called when the socket is readable. n and err are its results.
-	read func(fd uintptr) bool
-	n    int
-	err  error
+	read  func(fd uintptr) bool
+	n     int
+	err   error
 }
 
 // Open opens a socket of one of netlink's protocols (unix.NETLINK_...) in the calling thread's
@@ -63,13 +62,13 @@ func OpenAt(protocol int, ports iter.Seq[uint32]) (*Socket, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("connecting a %s socket to the kernel: %w", name(protocol), err)
 	}
-	// Without this option, refusals contain the refused message, which is slower.
+	// Without this option, a refusal contains the refused message, which is slower.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
 	return Over(fd)
 }
 
-// Subscribe opens a socket that receives the kernel's events of these groups. room is the size of
-// its buffer in bytes. The buffer is smaller if this process may not request that size.
+// Subscribe opens a socket that receives the kernel's events for these groups. room is the size of
+// its buffer in bytes. If this process lacks the privilege for that size, the buffer is smaller.
 func Subscribe(protocol, room int, groups ...int) (*Socket, error) {
 	s, err := Open(protocol)
 	if err != nil {
@@ -89,8 +88,8 @@ func Subscribe(protocol, room int, groups ...int) (*Socket, error) {
 	return s, nil
 }
 
-// Filter restricts the socket to messages that a BPF program accepts. Messages that were received
-// before are not affected.
+// Filter restricts the socket to messages that a BPF program accepts. It does not affect messages
+// that have already been received.
 func (s *Socket) Filter(program []unix.SockFilter) (err error) {
 	failed := s.Control(func(fd uintptr) {
 		attached := &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
@@ -130,7 +129,7 @@ func Over(fd int) (*Socket, error) {
 	return s, nil
 }
 
-// Close closes the socket when running system calls have returned. Later calls of Receive fail.
+// Close closes the socket once pending system calls have returned. Later calls to Receive fail.
 func (s *Socket) Close() error { return s.file.Close() }
 
 // Control calls f with the socket's descriptor, to set options.
@@ -142,7 +141,7 @@ func (s *Socket) SetReadDeadline(t time.Time) error { return s.file.SetReadDeadl
 // Drain makes Receive return unix.EAGAIN instead of waiting.
 func (s *Socket) Drain() { s.drain = true }
 
-// Port returns the socket's address.
+// Port returns the socket's netlink address.
 func (s *Socket) Port() (port uint32, err error) {
 	failed := s.raw.Control(func(fd uintptr) {
 		at, why := unix.Getsockname(int(fd))
@@ -154,7 +153,7 @@ func (s *Socket) Port() (port uint32, err error) {
 	return port, errors.Join(failed, err)
 }
 
-// Discard discards received messages. Otherwise they would be mistaken for the next answer.
+// Discard discards received messages. They would otherwise be mistaken for the next answer.
 func (s *Socket) Discard() {
 	_ = s.raw.Control(func(fd uintptr) {
 		var b [4096]byte
@@ -198,8 +197,8 @@ func (s *Socket) Receive() (Messages, error) {
 	return Read(s.in[:s.n]), nil
 }
 
-// Answer calls Receive for a required answer, and waits no longer than Patience. A late answer is
-// still received later. So the caller must number its requests, or discard late answers.
+// Answer is like Receive, but waits no longer than Patience. A late answer stays in the socket, so
+// the caller must number its requests or discard late answers.
 func (s *Socket) Answer() (Messages, error) {
 	m, err := s.Within(s.Patience)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -208,8 +207,8 @@ func (s *Socket) Answer() (Messages, error) {
 	return m, err
 }
 
-// Within calls Receive with a time limit. Messages that arrived in time are received even if this
-// process did not run for a while.
+// Within is like Receive, but has a time limit. It returns messages that arrived in time even if
+// this process did not run in time.
 func (s *Socket) Within(patience time.Duration) (Messages, error) {
 	if err := s.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return Messages{}, err
@@ -237,7 +236,7 @@ func (s *Socket) Refusals(first, last uint32) ([]error, error) {
 	for {
 		m, err := s.Answer()
 		switch {
-		case errors.Is(err, unix.ENOBUFS): // the kernel processes messages during the call of send, so it has sent all answers
+		case errors.Is(err, unix.ENOBUFS): // the kernel processes messages during the send call, so it has sent all answers
 			lost, s.drain = true, true
 			continue
 		case lost && errors.Is(err, unix.EAGAIN):
@@ -255,7 +254,7 @@ func (s *Socket) Refusals(first, last uint32) ([]error, error) {
 				return nil, ErrMalformed
 			}
 			refusals[i] = m.Refusal()
-			if errors.Is(refusals[i], unix.EPERM) { // then netfilter does not answer further messages
+			if errors.Is(refusals[i], unix.EPERM) { // netfilter then does not answer later messages
 				for j := i; j < uint32(len(refusals)); j++ {
 					refusals[j] = refusals[i]
 				}

@@ -20,8 +20,8 @@ func open(t *testing.T) *Socket {
 	return s
 }
 
-// question returns a request about network devices. With NLM_F_DUMP in flags, it asks for a list of
-// all devices, otherwise for a missing device.
+// question returns a request about network devices. With NLM_F_DUMP in flags, it requests a list of
+// all devices, otherwise a missing device.
 func question(flags uint16, seq uint32) []byte {
 	body := make([]byte, unix.SizeofIfInfomsg)
 	body[4], body[5], body[6] = 0xff, 0xff, 0xff
@@ -29,7 +29,7 @@ func question(flags uint16, seq uint32) []byte {
 }
 
 // TestAsksTheKernel requests a list of all devices, and then a missing device. The socket must
-// receive the list and its end, and a refusal that does not repeat the request.
+// receive the complete list, and a refusal that does not repeat the request.
 func TestAsksTheKernel(t *testing.T) {
 	s := open(t)
 	if err := s.Send(question(unix.NLM_F_DUMP, 7)); err != nil {
@@ -63,7 +63,7 @@ func TestAsksTheKernel(t *testing.T) {
 		}
 	}
 	if !names["lo"] {
-		t.Errorf("devices = %v, want lo to be among them", names)
+		t.Errorf("devices = %v, want lo among them", names)
 	}
 	if err := s.Send(question(unix.NLM_F_ACK, 8)); err != nil {
 		t.Fatal(err)
@@ -89,18 +89,18 @@ func TestWaitsNoLonger(t *testing.T) {
 		}()
 		end(s)
 		if err := <-got; err == nil || errors.Is(err, os.ErrDeadlineExceeded) != (name == "deadline") {
-			t.Errorf("%s: error of Receive = %v, want an error, and os.ErrDeadlineExceeded only for the deadline", name, err)
+			t.Errorf("%s: Receive = %v, want an error, and os.ErrDeadlineExceeded only for the deadline", name, err)
 		}
 	}
 	s := open(t)
 	s.Drain()
 	if _, err := s.Receive(); !errors.Is(err, unix.EAGAIN) {
-		t.Errorf("error of Receive after Drain without a message = %v, want %v", err, unix.EAGAIN)
+		t.Errorf("after Drain without a message: Receive = %v, want %v", err, unix.EAGAIN)
 	}
 }
 
-// TestLateReaders reads answers after the time limit, as a process that did not run in time would.
-// Answers that have already arrived must be received.
+// TestLateReaders reads answers after the time limit, like a process that did not run in time.
+// Answers that arrived in time must be received.
 func TestLateReaders(t *testing.T) {
 	s := open(t)
 	s.Patience = 0
@@ -113,7 +113,7 @@ func TestLateReaders(t *testing.T) {
 		}
 	}
 	if _, err := s.Within(0); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("error of Within(0) without a message = %v, want os.ErrDeadlineExceeded", err)
+		t.Errorf("without a message: Within(0) = %v, want os.ErrDeadlineExceeded", err)
 	}
 }
 
@@ -126,8 +126,8 @@ func TestNamesTheSocket(t *testing.T) {
 	}
 }
 
-// TestAnswerIsNotAwaitedForEver sends a request to a kernel that does not answer. The wait must
-// end. If the answer arrives later, it must be received.
+// TestAnswerIsNotAwaitedForEver sends a request to a kernel that does not answer. The request must
+// time out. If the answer arrives later, it must be received.
 func TestAnswerIsNotAwaitedForEver(t *testing.T) {
 	s := open(t)
 	s.Patience = time.Millisecond

@@ -14,17 +14,17 @@ const (
 	alignTo     = 4       // NLA_ALIGNTO
 )
 
-// Writer writes a sequence of messages. Begin starts a message, and End ends it. Attributes are
-// written between these calls. The zero Writer is ready to use.
+// Writer writes a sequence of messages. Begin starts a message, and End completes it. Write
+// attributes between these calls. The zero Writer is ready to use.
 type Writer struct {
-	// B is the output. To discard it, set it to B[:0].
+	// B is the output. To discard the output, set B to B[:0].
 	B     []byte
 	begun int   // start of the last message
-	nests []int // starts of the open nests
+	nests []int // starts of the nests that are still open
 }
 
-// Begin starts a message with the given type, flags in addition to NLM_F_REQUEST, sequence number
-// and protocol header. The length of the header must be a multiple of 4.
+// Begin starts a message of type kind. NLM_F_REQUEST is added to flags. The length of the protocol
+// header must be a multiple of 4.
 func (w *Writer) Begin(kind, flags uint16, seq uint32, header ...byte) {
 	w.begun = len(w.B)
 	w.B = append(w.B, 0, 0, 0, 0) // End sets the length
@@ -35,7 +35,7 @@ func (w *Writer) Begin(kind, flags uint16, seq uint32, header ...byte) {
 	w.B = append(w.B, header...)
 }
 
-// End ends the message that Begin started.
+// End completes the message that Begin started.
 func (w *Writer) End() {
 	binary.NativeEndian.PutUint32(w.B[w.begun:], uint32(len(w.B)-w.begun))
 }
@@ -52,7 +52,7 @@ func (w *Writer) Nest(kind uint16) {
 	w.Attribute(kind|flagNested, 0)
 }
 
-// Unnest ends the last attribute that Nest started.
+// Unnest completes the last attribute that Nest started.
 func (w *Writer) Unnest() {
 	last := len(w.nests) - 1
 	at := w.nests[last]
@@ -63,8 +63,8 @@ func (w *Writer) Unnest() {
 // Nested returns the current size of the innermost open nest.
 func (w *Writer) Nested() int { return len(w.B) - w.nests[len(w.nests)-1] }
 
-// Attribute writes the header of an attribute. The caller must then append a value of the given
-// size to B.
+// Attribute writes the header of an attribute. The caller must then append a value of size bytes to
+// B.
 func (w *Writer) Attribute(kind uint16, size int) {
 	w.B = binary.NativeEndian.AppendUint16(w.B, uint16(4+size))
 	w.B = binary.NativeEndian.AppendUint16(w.B, kind)
@@ -110,19 +110,19 @@ func (w *Writer) Wire16(kind, v uint16) {
 	w.pad()
 }
 
-// Wire32 is Wire16 for 32 bits.
+// Wire32 is like Wire16, for 32 bits.
 func (w *Writer) Wire32(kind uint16, v uint32) {
 	w.Attribute(kind, 4)
 	w.B = binary.BigEndian.AppendUint32(w.B, v)
 }
 
-// Wire64 is Wire16 for 64 bits.
+// Wire64 is like Wire16, for 64 bits.
 func (w *Writer) Wire64(kind uint16, v uint64) {
 	w.Attribute(kind, 8)
 	w.B = binary.BigEndian.AppendUint64(w.B, v)
 }
 
-// Addr writes an address of 4 or 16 bytes.
+// Addr writes an attribute with an address of 4 or 16 bytes.
 func (w *Writer) Addr(kind uint16, a netip.Addr) {
 	if a.Is4() {
 		b := a.As4()

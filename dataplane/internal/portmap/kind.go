@@ -13,16 +13,14 @@ import (
 
 // Kind describes a table, and how its rules use the numbers of its map.
 type Kind struct {
-	// Name is the name of the table.
 	Name string
-	// Chains are the base chains. Rules returns the rules of a chain, which look up the numbers.
+	// Chains are the base chains. Rules returns a chain's rules, which look up the numbers.
 	Chains []nft.Chain
 	Rules  func(chain string, number nft.Lookup) []nft.Rule
 	// Data is the type of the numbers.
 	Data nft.Field
 }
 
-// tableOf returns the table of a kind and family, and its map.
 func (k *Kind) tableOf(family inet.Family) (nft.Table, *nft.Set) {
 	t := nft.Table{Family: nft.IPv4, Name: k.Name}
 	if family == inet.IPv6 {
@@ -45,7 +43,7 @@ func (k *Kind) define(tx *nft.Tx, at nft.Table, numbers *nft.Set) {
 	}
 }
 
-// element returns the element that maps the ports of a key to a number.
+// element returns the element that maps a key's ports to a number.
 func (k *Kind) element(at balancer.Key, number uint32) nft.Elem {
 	place := func(port uint16) nft.Bytes { return nft.Bytes{}.Addr(at.Addr).Proto(at.Proto.Number()).Port(port) }
 	e := nft.Elem{Key: place(at.Port.First()), KeyEnd: place(at.Port.Last()), Data: nft.Bytes{}.Number(number)}
@@ -55,8 +53,7 @@ func (k *Kind) element(at balancer.Key, number uint32) nft.Elem {
 	return e
 }
 
-// Render returns the tables with these entries in the syntax of nft. It omits tables without
-// entries.
+// Render returns the tables with these entries in nft syntax. It omits tables without entries.
 func (k *Kind) Render(numbers map[balancer.Key]uint32) string {
 	var b strings.Builder
 	for _, family := range inet.Families() {

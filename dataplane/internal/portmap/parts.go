@@ -9,7 +9,7 @@ import (
 	"vipd/balancer"
 )
 
-// Narrowest divides ranges of ports into parts that don't overlap. Each part has the number of the
+// Narrowest divides port ranges into parts that don't overlap. Each part has the number of the
 // narrowest range that contains it. It omits single ports.
 func Narrowest(ranges map[balancer.Key]uint32) map[balancer.Key]uint32 {
 	type place struct {

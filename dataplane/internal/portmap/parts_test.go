@@ -18,7 +18,7 @@ func TestNarrowest(t *testing.T) {
 	for range 200 {
 		ranges := map[balancer.Key]uint32{}
 		for i := range 1 + r.IntN(6) {
-			first := uint16(1 + 10*r.IntN(6)) // ranges of a service don't overlap, except "all"
+			first := uint16(1 + 10*r.IntN(6)) // a service's ranges don't overlap, except "all"
 			k := balancer.Key{Addr: addrs[r.IntN(2)], Port: balancer.NewPortRange(first, first+1+uint16(r.IntN(9))), Proto: balancer.TCP}
 			if r.IntN(4) == 0 {
 				k.Port = balancer.AllPorts
@@ -30,21 +30,21 @@ func TestNarrowest(t *testing.T) {
 			for _, addr := range addrs {
 				want := numberAt(ranges, addr, port)
 				if got := numberAt(parts, addr, port); got != want {
-					t.Fatalf("seed %d: number of %s port %d in %v = %d, want %d of %v", seed, addr, port, parts, got, want, ranges)
+					t.Fatalf("seed %d: number for %s port %d in %v = %d, want %d from %v", seed, addr, port, parts, got, want, ranges)
 				}
 			}
 		}
 		for k := range parts {
 			for other := range maps.Keys(parts) {
 				if k != other && k.Addr == other.Addr && k.Port.Overlaps(other.Port) {
-					t.Fatalf("seed %d: parts %s and %s overlap, want none that do", seed, k, other)
+					t.Fatalf("seed %d: parts %s and %s overlap", seed, k, other)
 				}
 			}
 		}
 	}
 }
 
-// numberAt returns the number of the narrowest range with a port, or 0.
+// numberAt returns the number of the narrowest range that contains a port, or 0.
 func numberAt(ranges map[balancer.Key]uint32, addr netip.Addr, port uint16) (number uint32) {
 	narrowest := 1 << 16
 	for k, n := range ranges {

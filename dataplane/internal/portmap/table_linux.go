@@ -12,7 +12,7 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Table is the table of one family. Calls of its methods must not overlap.
+// Table is one family's table. Calls to its methods must not overlap.
 type Table struct {
 	nft.Maintained
 	kind    Kind
@@ -24,13 +24,13 @@ type Table struct {
 	have map[balancer.Key]uint32
 }
 
-// New returns the table of a kind and family. The kernel has no table before the first Set.
+// New returns the table for a kind and family. The kernel has no table before the first Set.
 func New(conn *nft.Conn, family inet.Family, kind Kind) *Table {
 	table, numbers := kind.tableOf(family)
 	return &Table{kind: kind, numbers: numbers, Maintained: nft.Maintained{Conn: conn, Table: table}}
 }
 
-// trialSuffix is the suffix of the name of the table that a trial creates and deletes.
+// trialSuffix is appended to the name of a table that a trial creates and deletes.
 const trialSuffix = "-trial"
 
 // Works returns an error if a trial reveals that the kernel does not support the table.
@@ -44,10 +44,10 @@ func (t *Table) Works() error {
 	return nil
 }
 
-// Adopt makes Observe keep the table of an earlier process until Set replaces it.
+// Adopt makes Observe keep an earlier process's table until Set replaces it.
 func (t *Table) Adopt() { t.keep = true }
 
-// Set replaces the entries. The ports of the keys must not overlap.
+// Set replaces the entries. The keys' ports must not overlap.
 func (t *Table) Set(ctx context.Context, want map[balancer.Key]uint32) error {
 	switch {
 	case t.have != nil && maps.Equal(t.have, want), len(want) == 0 && t.have == nil && !t.keep:
@@ -124,9 +124,9 @@ func (t *Table) Close() error {
 	return nil
 }
 
-// Observe removes the table of an earlier process before the first Set. After Set, it describes a
-// difference between the kernel's entries and the entries that were set. It continues to do so
-// until Set writes them again.
+// Before the first Set, Observe removes an earlier process's table. After Set, it describes a
+// difference between the kernel's entries and the entries that were set, until Set writes them
+// again.
 func (t *Table) Observe() (damage string, err error) {
 	switch {
 	case t.have == nil && !t.keep:
@@ -148,7 +148,7 @@ func (t *Table) Intact() (string, error) {
 	return t.Look(t.compare)
 }
 
-// compare describes a difference between the table and its last written state, or returns "".
+// compare describes a difference between the table and what was last written, or returns "".
 func (t *Table) compare() (string, error) {
 	if reason, err := t.Changed(); reason != "" || err != nil {
 		return reason, err
@@ -176,8 +176,8 @@ func (t *Table) compare() (string, error) {
 	return "", nil
 }
 
-// Cleanup deletes the table with this name, and the table of its trial, in both families. It
-// returns a description of each step. A dry run changes nothing.
+// Cleanup deletes the table with this name, and its trial's table, in both families. It returns a
+// description of each step. A dry run changes nothing.
 func Cleanup(dry bool, name string) ([]string, error) {
 	return nft.Cleanup(dry, name, name+trialSuffix)
 }
