@@ -48,7 +48,8 @@ func unroute(h *netlink.Handle, family int, dry bool) (done []string, failed err
 	return done, errors.Join(failed, err, failing)
 }
 
-// ourRules returns the rules with vipd's protocol and table. A kernel without a family has none.
+// ourRules returns the rules with vipd's protocol and table. A kernel that does not support the
+// family has none.
 func ourRules(h *netlink.Handle, family int) (ours []netlink.Rule, err error) {
 	all, err := h.RuleList(family)
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
@@ -66,12 +67,12 @@ func ourRules(h *netlink.Handle, family int) (ours []netlink.Rule, err error) {
 }
 
 // ourRoutes returns the routes in vipd's table. The kernel lists only this table, because the main
-// table may have a million routes. A kernel without the table or the family has none.
+// table may have a million routes. A kernel that lacks the table or the family has none.
 func ourRoutes(h *netlink.Handle, family int) (ours []netlink.Route, err error) {
 	if err := h.SetStrictCheck(true); err != nil {
 		return nil, fmt.Errorf("preparing to read the routes in table %d: %w", routeTable, err)
 	}
-	defer func() { _ = h.SetStrictCheck(false) }() // requests of other kinds do not pass the check
+	defer func() { _ = h.SetStrictCheck(false) }() // other kinds of requests would fail the check
 	filter := &netlink.Route{Table: routeTable, Protocol: protocol}
 	err = h.RouteListFilteredIter(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL, func(r netlink.Route) bool {
 		ours = append(ours, r)
@@ -80,7 +81,7 @@ func ourRoutes(h *netlink.Handle, family int) (ours []netlink.Route, err error) 
 	switch {
 	case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
 		return nil, nil
-	case err != nil && !(errors.Is(err, netlink.ErrDumpInterrupted) && len(ours) > 0): // routes of other tables may have changed
+	case err != nil && !(errors.Is(err, netlink.ErrDumpInterrupted) && len(ours) > 0): // routes in other tables may have changed
 		return nil, fmt.Errorf("reading the routes in table %d: %w", routeTable, err)
 	}
 	return ours, nil

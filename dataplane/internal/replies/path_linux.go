@@ -15,33 +15,33 @@ import (
 )
 
 const (
-	// tableName is the name of the table of nf_tables. trialSuffix is the suffix of the table that
-	// a trial creates and deletes.
+	// tableName is the name of the nf_tables table. trialSuffix is appended to the name of the
+	// table that a trial creates and deletes.
 	tableName, trialSuffix = "vipd-replies", "-trial"
 	// routeTable is the number of the routing table.
 	routeTable = 118118
-	// rulePriority precedes the rules of VPNs and of policy routing, which would also match.
+	// rulePriority precedes the routing rules of VPNs and policy routing, which would also match.
 	rulePriority = 118
 	// protocol marks vipd's rules and routes (see the routes of package host).
 	protocol = 118
-	// priority follows all other chains, so filters that look up the route back to a source (such
-	// as firewalld's) still see the packet's own mark.
+	// priority follows all other chains, so filters that look up the route back to a packet's
+	// source, such as firewalld's, still see the packet's own mark.
 	priority = 1000
 	// mark is the mark of replies, "vipd" in ASCII. Only packets to vipd's own sockets have it.
 	mark uint32 = 0x76697064
 )
 
-// Path is the way of replies in one family. Calls of its methods must not overlap.
+// Path delivers one family's replies. Calls to its methods must not overlap.
 type Path struct {
 	table  nft.Maintained
 	nl     *netlink.Handle
 	family int
-	// installed reports whether the kernel has everything, as far as is known.
+	// installed reports whether the table, rule and route exist, as far as is known.
 	installed bool
 }
 
-// Open returns the path of a family, after a trial has shown that the kernel supports it. The
-// kernel has no objects before Set.
+// Open returns a family's path, after a trial has proved that the kernel supports it. Set creates
+// the kernel's objects.
 func Open(family inet.Family) (*Path, error) {
 	conn, err := nft.Open()
 	if err != nil {
@@ -66,7 +66,7 @@ func Open(family inet.Family) (*Path, error) {
 	return p, nil
 }
 
-// unusable returns an error with the reason and the remedy.
+// unusable returns an error with the reason and advice.
 func unusable(family inet.Family, reason error) error {
 	need := "this needs Linux 5.11 or later with the module nft_socket"
 	if errors.Is(reason, fs.ErrPermission) {
@@ -88,7 +88,7 @@ func (p *Path) define(tx *nft.Tx, at nft.Table) {
 		nft.ClearBits{Field: nft.Mark, Bits: ^uint32(0)}, nft.AddBits{Field: nft.Mark, Bits: mark}}})
 }
 
-// Set creates everything that is missing. It changes nothing if the last check found everything.
+// Set creates missing objects. It changes nothing if the last check found all of them.
 func (p *Path) Set() error {
 	if p.installed {
 		return nil
@@ -111,7 +111,7 @@ func (p *Path) Set() error {
 	return nil
 }
 
-// setRoute adds the route and the rule, and deletes the rule of another mark.
+// setRoute adds the route and the rule, and deletes a rule for another mark.
 func (p *Path) setRoute() error {
 	lo, err := p.nl.LinkByName("lo")
 	if err != nil {
@@ -158,7 +158,6 @@ func (p *Path) isRule(r netlink.Rule) bool {
 	return r.Priority == rulePriority && r.Mark == mark && r.Mask != nil && *r.Mask == ^uint32(0) && !r.Invert && r.IifName == "" && r.OifName == "" && r.Src == nil && r.Dst == nil
 }
 
-// rules returns the rules with vipd's protocol and table.
 func (p *Path) rules() (ours []netlink.Rule, err error) { return ourRules(p.nl, p.family) }
 
 // Observe describes a difference between the kernel and the path, until Set repairs it.
@@ -205,7 +204,6 @@ func (p *Path) routed() (string, error) {
 	return "", nil
 }
 
-// Remove deletes everything.
 func (p *Path) Remove() error {
 	p.installed = false
 	err := p.table.Remove()
@@ -213,7 +211,7 @@ func (p *Path) Remove() error {
 	return errors.Join(err, failed)
 }
 
-// Close closes the connections to the kernel, and leaves everything there.
+// Close closes the connections to the kernel, and leaves its objects unchanged.
 func (p *Path) Close() {
 	p.nl.Close()
 	_ = p.table.Conn.Close() // an error of Close is harmless

@@ -10,12 +10,12 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// BatchSize is the number of messages in a system call. The smallest socket buffer can hold the
+// BatchSize is the number of messages for each system call. The smallest socket buffer can hold the
 // kernel's answers, even if the kernel refuses all messages.
 const BatchSize = 64
 
-// Batches is a socket for many addresses and routes. The kernel applies all messages of a system
-// call, and reports only refused messages and the result of the last message. Sending messages one
+// Batches is a socket for many changes to addresses and routes. The kernel applies all messages in
+// a system call, and reports only refusals and the result of the last message. Sending messages one
 // by one would need two system calls for each message, and the library would double the time.
 type Batches struct {
 	*nlsock.Socket
@@ -31,8 +31,7 @@ func Open() (*Batches, error) {
 	return &Batches{Socket: s}, nil
 }
 
-// Message is a request of rtnetlink: its type, its flags in addition to NLM_F_REQUEST, and its
-// body.
+// Message is an rtnetlink request: its type, its flags in addition to NLM_F_REQUEST, and its body.
 type Message struct {
 	Kind, Flags uint16
 	Body        []byte
@@ -54,7 +53,7 @@ func (b *Batches) doSome(messages []Message) []error {
 	var last uint32
 	for _, m := range messages {
 		last = b.Next()
-		b.out.Begin(m.Kind, m.Flags, last, m.Body...) // the length of a body is a multiple of 4
+		b.out.Begin(m.Kind, m.Flags, last, m.Body...) // a body's length is a multiple of 4
 		b.out.End()
 	}
 	b.out.Ask()
@@ -70,9 +69,9 @@ func (b *Batches) doSome(messages []Message) []error {
 }
 
 // NewAddress returns a message that adds a VIP to a device. The kernel never chooses the VIP as the
-// source of the host's own connections, even if it is the first address of the device. For IPv4,
-// the scope RT_SCOPE_HOST prevents this, and for IPv6, the lifetimes do. Neither affects the
-// kernel's answers to ARP and NDP.
+// source of the host's own connections, even if it is the device's first address. For IPv4, the
+// scope RT_SCOPE_HOST prevents this, and for IPv6, the lifetimes do. Neither affects the kernel's
+// answers to ARP and NDP.
 func NewAddress(a netip.Addr, device int) Message {
 	flags, scope := byte(0), byte(unix.RT_SCOPE_HOST)
 	if a.Is6() {
@@ -80,7 +79,7 @@ func NewAddress(a netip.Addr, device int) Message {
 	}
 	body := address(a, device, flags, scope)
 	if a.Is6() {
-		lifetimes := make([]byte, 16)                            // ifa_cacheinfo: preferred for no time,
+		lifetimes := make([]byte, 16)                            // ifa_cacheinfo: never preferred,
 		binary.NativeEndian.PutUint32(lifetimes[4:], ^uint32(0)) // valid forever
 		body.Bytes(unix.IFA_CACHEINFO, lifetimes...)
 	}

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Stamp returns the kernel's identifiers of the current boot and of the calling thread's network
-// namespace. If either is unknown, Stamp returns "" for it, with the reason as the error.
+// Stamp returns the kernel's identifiers for the current boot and for the calling thread's network
+// namespace. If one is unknown, Stamp returns "" for it, and the reason as the error.
 func Stamp() (boot, namespace string, err error) {
 	id, bootErr := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	namespace, nsErr := os.Readlink("/proc/thread-self/ns/net")

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStamp calls Stamp in two network namespaces. The namespaces in the results must differ, and
-// the boot IDs must be equal.
+// TestStamp calls Stamp in two network namespaces. The two namespaces must differ, and the two boot
+// IDs must be equal.
 func TestStamp(t *testing.T) {
 	boot, namespace, err := Stamp()
 	if err != nil || len(boot) != len("01234567-0123-0123-0123-0123456789ab") || namespace == "" {
@@ -18,7 +18,7 @@ func TestStamp(t *testing.T) {
 		t.Errorf("Stamp() = %q, %q, %v; want %q, %q", b, n, err, boot, namespace)
 	}
 	t.Run("in another namespace", func(t *testing.T) {
-		runtime.LockOSThread() // the thread is in another namespace and ends with this goroutine
+		runtime.LockOSThread() // the thread joins another namespace, and exits with this goroutine
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			t.Skip("needs root: ", err)
 		}

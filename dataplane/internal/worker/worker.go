@@ -8,8 +8,8 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// Loop calls a function when work is due. Its goroutine starts with the first call of Look, and
-// ends with Close. It is safe for concurrent use.
+// Loop calls a function when work is due. Its goroutine starts with the first call to Look, and
+// exits after Close. It is safe for concurrent use.
 type Loop struct {
 	wake wake.Signal // sent to request a call
 	work func(ctx context.Context) time.Time
@@ -20,13 +20,13 @@ type Loop struct {
 	running sync.WaitGroup
 }
 
-// New returns a Loop that has not started. The function work must do the due work, and return the
-// time of the next call, or zero to wait for Look. Close cancels the context that work receives.
+// New returns a Loop that has not started. The function work must do all due work and return the
+// time of its next call, or zero to wait for Look. Close cancels the context that work receives.
 func New(work func(ctx context.Context) time.Time) *Loop {
 	return &Loop{wake: wake.New(), work: work}
 }
 
-// Look requests a call of the function.
+// Look requests a call to the function.
 func (l *Loop) Look() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,7 +48,7 @@ func (l *Loop) run(ctx context.Context) {
 		case <-l.wake:
 		case <-timer.C:
 		}
-		if ctx.Err() != nil { // even if Look was called
+		if ctx.Err() != nil { // takes precedence over Look
 			return
 		}
 		timer.Stop()
@@ -58,7 +58,7 @@ func (l *Loop) run(ctx context.Context) {
 	}
 }
 
-// Close ends the goroutine and waits for its end. The Loop can't be started again.
+// Close stops the goroutine and waits until it has exited. The Loop can't be started again.
 func (l *Loop) Close() {
 	l.mu.Lock()
 	l.closed = true

@@ -10,7 +10,7 @@ import (
 )
 
 // TestLoop creates a Loop for a function that returns the time of its next call. The Loop must call
-// the function after each call of Look, and at each time that the function has returned.
+// the function after each call to Look, and at each time that the function returned.
 func TestLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -32,7 +32,7 @@ func TestLoop(t *testing.T) {
 				got = append(got, <-calls)
 			}
 			if !slices.Equal(got, all) {
-				t.Fatalf("times of the calls = %v, want %v", got, all)
+				t.Fatalf("call times = %v, want %v", got, all)
 			}
 		}
 		time.Sleep(time.Hour)
@@ -56,8 +56,8 @@ func TestLoop(t *testing.T) {
 	})
 }
 
-// TestClose closes a Loop during a call of its function. The call's context must end, Close must
-// wait until the call has ended, and there must be no further call.
+// TestClose closes a Loop during a call to its function. The call's context must be canceled, and
+// Close must wait for the call. The function must not be called again.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls, ends atomic.Int64
@@ -73,7 +73,7 @@ func TestClose(t *testing.T) {
 		l.Look()
 		l.Close()
 		if ends.Load() != 1 {
-			t.Error("calls that had ended when Close returned = 0, want 1")
+			t.Error("completed calls when Close returned = 0, want 1")
 		}
 		l.Look()
 		l.Close()
@@ -83,7 +83,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestNeverLooked closes a Loop without calling Look before. Close must return, and the function
+// TestNeverLooked closes a Loop on which Look was never called. Close must return, and the function
 // must not be called.
 func TestNeverLooked(t *testing.T) {
 	l := New(func(context.Context) time.Time { t.Error("calls = 1, want 0"); return time.Time{} })

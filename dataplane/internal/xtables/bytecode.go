@@ -8,11 +8,11 @@ import (
 )
 
 // Bytecode formats a program for the match bpf: its length and its instructions in decimal. Offsets
-// are relative to the header of the address family.
+// are relative to the IPv4 or IPv6 header.
 func Bytecode(program []bpf.Instruction) string {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
-		panic("xtables: " + err.Error()) // the programs are constant, except for numbers
+		panic("xtables: " + err.Error()) // vipd's programs are constant, except for numbers
 	}
 	var b strings.Builder
 	fmt.Fprint(&b, len(raw))

@@ -8,9 +8,9 @@ import (
 )
 
 // list returns the chains of a table in no particular order. For each chain, it returns the number
-// of its rules plus the number of rules that jump to it. In nft, it does not read rules. In legacy,
-// it reads the table's raw form. For 114,000 rules, this takes 17 ms in nft and 100 ms in legacy,
-// most of it in the kernel.
+// of its rules plus the number of rules that jump to it. In the nft variant, it does not read
+// rules. In the legacy variant, it reads the raw table. For 114,000 rules, this takes 17 ms (nft)
+// or 100 ms (legacy), mostly in the kernel.
 func (t *Tool) list(ctx context.Context, table string) (chains []nft.Found, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -32,8 +32,8 @@ func (t *Tool) list(ctx context.Context, table string) (chains []nft.Found, err 
 	return chains, nil
 }
 
-// Chains returns the table's chains whose names satisfy ours, in no particular order. In nft, it
-// does not read rules, so it works even if Saved returns ErrIncompatible.
+// Chains returns the table's chains whose names satisfy ours, in no particular order. In the nft
+// variant, it does not read rules, so it works even if Saved returns ErrIncompatible.
 func (t *Tool) Chains(ctx context.Context, table string, ours func(chain string) bool) ([]string, error) {
 	all, err := t.list(ctx, table)
 	var chains []string
@@ -45,7 +45,7 @@ func (t *Tool) Chains(ctx context.Context, table string, ours func(chain string)
 	return chains, err
 }
 
-// ChainExists reports whether the chain exists in the table. It does not start a program.
+// ChainExists reports whether the chain exists in the table. It does not start an iptables program.
 func (t *Tool) ChainExists(ctx context.Context, table, chain string) (exists bool, err error) {
 	if t.variant == Legacy {
 		chains, err := t.Chains(ctx, table, func(name string) bool { return name == chain })
@@ -64,10 +64,10 @@ func (t *Tool) ChainExists(ctx context.Context, table, chain string) (exists boo
 	return exists, nil
 }
 
-// Compare compares the number of rules of each chain, plus the number of rules that jump to the
-// chain, with want. If ours is not nil, it also looks for additional chains whose names satisfy
-// ours. It returns the first difference, or "". A chain that is being changed by a transaction may
-// count as different.
+// Compare compares each chain's size with want: its number of rules, plus the number of rules that
+// jump to it. If ours is not nil, it also looks for additional chains whose names satisfy ours. It
+// returns the first difference, or "". A chain that a transaction is changing may count as
+// different.
 func (t *Tool) Compare(ctx context.Context, table string, ours func(chain string) bool, want map[string]int) (reason string, err error) {
 	chains, err := t.list(ctx, table)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 )
 
 // FullCounts returns the number of packets that each rule has matched since the rule was written.
-// It returns the counts of all chains whose names have the prefix, in the order of their rules.
-// Only the first packet of each connection traverses the nat table.
+// It maps each chain whose name has the prefix to its rules' counts, in order. Only the first
+// packet of each connection traverses the nat table.
 func (t *Tool) FullCounts(ctx context.Context, table, prefix string) (counts map[string][]uint64, err error) {
 	ours := func(name []byte) bool { return bytes.HasPrefix(name, []byte(prefix)) }
 	if t.variant == NFT {
@@ -56,7 +56,7 @@ func countsLegacy(family inet.Family, table string, wanted func(name []byte) boo
 	return counts, err
 }
 
-// listedCounts parses the counters in the output of "-S chain -v": "-A chain ... -c 12 720 -j ...".
+// listedCounts parses the counters in output from "-S chain -v": "-A chain ... -c 12 720 -j ...".
 func listedCounts(text string) map[string][]uint64 {
 	counts := map[string][]uint64{}
 	for line := range strings.Lines(text) {
@@ -67,7 +67,7 @@ func listedCounts(text string) map[string][]uint64 {
 			counts[words[1]] = nil
 		case words[0] == "-A":
 			var packets uint64
-			for i := 2; i+2 < len(words); i++ { // uses the last match, because a comment may contain the same text
+			for i := 2; i+2 < len(words); i++ { // use the last match, because a comment may contain the same text
 				if words[i] == "-c" {
 					packets, _ = strconv.ParseUint(words[i+1], 10, 64)
 				}

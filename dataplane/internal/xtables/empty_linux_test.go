@@ -9,7 +9,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// empty empties all tables before the test and at its end.
+// empty empties all tables before and after the test.
 func empty(t *testing.T) {
 	t.Helper()
 	lab.Require(t)
@@ -21,7 +21,7 @@ func empty(t *testing.T) {
 		for _, tool := range []string{"iptables-legacy", "ip6tables-legacy"} {
 			for _, table := range []string{"nat", "filter", "mangle", "raw"} {
 				for _, flag := range []string{"-F", "-X"} {
-					_ = exec.Command(tool, "-w", "-t", table, flag).Run() // this fails if the kernel lacks the table
+					_ = exec.Command(tool, "-w", "-t", table, flag).Run() // fails if the kernel lacks the table
 				}
 			}
 		}

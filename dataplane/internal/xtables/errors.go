@@ -17,8 +17,7 @@ type UnsupportedError struct {
 	Feature string
 	// Need is the advice, such as "install iptables: apt-get install iptables".
 	Need string
-	// Err is the cause, or nil if it is unknown.
-	Err error
+	Err  error
 }
 
 // Error returns the feature, the cause and the advice.
@@ -36,7 +35,7 @@ func (e *UnsupportedError) Unwrap() error { return e.Err }
 // iptables can't print.
 var ErrIncompatible = errors.New("it contains rules that iptables can't read: move them to a separate nftables table (nft list ruleset shows them)")
 
-// OpError is the failure of an iptables program.
+// OpError is the error of an iptables program that failed.
 type OpError struct {
 	// Op is the operation, such as "iptables-nft-restore".
 	Op string
@@ -67,7 +66,7 @@ func (e *OpError) Error() string {
 func (e *OpError) Unwrap() error { return e.Err }
 
 // IsBusy reports whether a retry may help, because another program held the tables for too long, or
-// the system lacked resources to start the program.
+// the system lacked the resources to start the program.
 func IsBusy(err error) bool {
 	if err == nil {
 		return false
@@ -77,14 +76,14 @@ func IsBusy(err error) bool {
 		errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM) // the program could not be started
 }
 
-// IsIncompatible reports whether err means that a table holds rules of nft that iptables can
+// IsIncompatible reports whether err means that a table contains nft rules that iptables can
 // neither read nor change.
 func IsIncompatible(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "is incompatible, use 'nft' tool")
 }
 
-// failure returns the error of a program, given its output to stderr. input is the program's input,
-// or "".
+// failure returns the error for a program that failed. stderr is its error output, and input is its
+// input, or "".
 func failure(op, input, stderr string, err error) *OpError {
 	e := &OpError{Op: op, Text: firstReason(stderr), Err: err}
 	n := refusedLine(stderr)
@@ -92,8 +91,8 @@ func failure(op, input, stderr string, err error) *OpError {
 	if n < 1 || n > len(lines) {
 		return e
 	}
-	// iptables-nft detects a missing target of a jump only at COMMIT, and reports a line number at
-	// or after the end. So the quoted name identifies the rule.
+	// iptables-nft detects a jump to a missing target only at COMMIT, and then reports a line
+	// number at or after the end of the input. So only the quoted name identifies the rule.
 	if name := quotedName(stderr); name != "" && targetOf(lines[n-1]) != name && strings.HasSuffix(e.Text, "does not exist") {
 		for i := n - 2; i >= 0 && !strings.HasPrefix(lines[i], "*"); i-- {
 			if targetOf(lines[i]) == name {
@@ -105,7 +104,7 @@ func failure(op, input, stderr string, err error) *OpError {
 	return e
 }
 
-// refusedLine finds the number of the refused line in the formats that the programs use:
+// refusedLine finds the number of the refused line in these formats:
 //
 //	iptables-restore: line 3 failed                             legacy, at the commit
 //	line 7: CHAIN_DEL failed (Device or resource busy): ...     nft, at the commit
@@ -131,8 +130,8 @@ func quotedName(stderr string) string {
 	return ""
 }
 
-// firstReason returns the program's message as a single line. It omits the advice and the line
-// number, because OpError has them separately.
+// firstReason returns the program's message as a single line. It omits advice and the line number,
+// because OpError contains the line number separately.
 func firstReason(stderr string) string {
 	var parts []string
 	for line := range strings.Lines(stderr) {

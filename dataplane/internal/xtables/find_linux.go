@@ -17,8 +17,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// Find returns the tool of a family. Auto selects the variant that contains the host's other rules.
-// If both or neither contain rules, it selects the variant of the program "iptables". A trial chain
+// Find returns a family's tool. Auto selects the variant that contains the host's other rules. If
+// both or neither contain rules, Auto selects the variant of the program "iptables". A trial chain
 // must prove that the tool works. If it does not work, the error is an [UnsupportedError] with
 // advice. If another program held the tables for too long, the error satisfies IsBusy.
 func Find(ctx context.Context, family inet.Family, variant Variant, log *slog.Logger) (*Tool, error) {
@@ -34,8 +34,8 @@ func Find(ctx context.Context, family inet.Family, variant Variant, log *slog.Lo
 	return tool, nil
 }
 
-// Existing returns the tools of every variant of a family that may contain rules. It writes
-// nothing. Its callers remove the rules of an earlier process in every variant.
+// Existing returns a family's tools for every variant that may contain rules. It writes nothing.
+// Its callers remove an earlier process's rules from every variant.
 func Existing(ctx context.Context, family inet.Family) []*Tool {
 	f := finder{family: family, run: execute, look: exec.LookPath, loaded: legacyTables, privileged: privileged}
 	var tools []*Tool
@@ -95,7 +95,7 @@ func (f *finder) find(ctx context.Context, variant Variant) (*Tool, error) {
 	return tool, nil
 }
 
-// plainVariant returns the variant of the program without a suffix.
+// plainVariant returns the variant of the program without a suffix, such as "iptables".
 func (f *finder) plainVariant(ctx context.Context) (Variant, error) {
 	program := f.family.Program()
 	if _, err := f.look(program); err != nil {
@@ -111,8 +111,8 @@ func (f *finder) plainVariant(ctx context.Context) (Variant, error) {
 	return Legacy, nil // versions before 1.8 support only legacy, and do not report the variant
 }
 
-// inUse reports whether other programs have rules in the variant. In legacy it reads only tables
-// that are loaded, because reading a table loads it.
+// inUse reports whether other programs have rules in the variant. In the legacy variant, it reads
+// only loaded tables, because reading a table loads it.
 func (f *finder) inUse(ctx context.Context, program string, variant Variant) bool {
 	if _, err := f.look(program + "-save"); err != nil {
 		return false
@@ -139,7 +139,7 @@ func hasForeignRules(saved string) bool {
 	return false
 }
 
-// program returns the name of the family's program of a variant.
+// program returns the name of the family's program for a variant.
 func (f *finder) program(b Variant) string { return f.family.Program() + "-" + string(b) }
 
 // unsupported converts err to an error with advice.

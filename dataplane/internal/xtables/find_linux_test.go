@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// script simulates the programs of a host. Each key is a program with its arguments, and the value
-// is the answer. Programs that are not in the map are not installed.
+// script simulates a host's programs. It maps each program with its arguments to its output.
+// Programs that are missing from the map are not installed.
 type script map[string]string
 
 func (s script) lookPath(program string) (string, error) {
@@ -85,8 +85,8 @@ func TestFindVariant(t *testing.T) {
 	}
 }
 
-// TestBusyIsNotUnsupported classifies error messages of iptables. IsBusy must return true for
-// temporary failures, and false for all others.
+// TestBusyIsNotUnsupported classifies error messages of iptables. IsBusy must return true only for
+// temporary failures.
 func TestBusyIsNotUnsupported(t *testing.T) {
 	f := finder{privileged: func() bool { return true }}
 	for text, busy := range map[string]bool{
@@ -114,7 +114,7 @@ func TestFindSaysWhatIsNeeded(t *testing.T) {
 		host       script
 		ask        Variant
 		privileged bool
-		want       string // text in the error; "" means success
+		want       string // part of the error; "" means success
 	}{
 		{"works", works, Auto, true, ""},
 		{"not installed", script{}, Auto, true, "apt-get install iptables"},

@@ -43,8 +43,8 @@ type getInfo struct {
 	size       uint32
 }
 
-// legacySocket reads tables of the legacy variant in the network namespace in which it was opened.
-// Reading an unused table loads it.
+// legacySocket reads legacy tables in the network namespace in which it was opened. Reading an
+// unused table loads it.
 type legacySocket struct {
 	fd     int
 	family inet.Family
@@ -66,7 +66,7 @@ func openLegacy(family inet.Family) (*legacySocket, error) {
 
 func (s *legacySocket) close() { _ = unix.Close(s.fd) }
 
-// get calls getsockopt for options that also read a request from b.
+// get calls getsockopt for an option that also reads a request from b.
 func (s *legacySocket) get(option uintptr, b unsafe.Pointer, size int) error {
 	n := uint32(size)
 	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(s.fd), s.level, option, uintptr(b), uintptr(unsafe.Pointer(&n)), 0)
@@ -109,7 +109,7 @@ func legacyStamp(family inet.Family, table string) (Stamp, error) {
 // and a size, with alignment.
 const entriesAt = (tableNameLen + 4 + 7) &^ 7
 
-// attempts is the maximum number of reads of a table that changes during the read.
+// attempts is how often a table is read while it keeps changing during each read.
 const attempts = 10
 
 // errInterrupted means that rules changed while they were being read.
@@ -118,7 +118,7 @@ var errInterrupted = fmt.Errorf("the rules changed while they were being listed:
 // readLegacy calls the function read with a copy of the table. The copy uses as much memory as the
 // table: 30 MB for 114,000 rules.
 func readLegacy(family inet.Family, table string, read func(b *blob) error) error {
-	if runtime.GOARCH == "386" { // 386 has another alignment
+	if runtime.GOARCH == "386" { // 386 uses a different alignment
 		return &UnsupportedError{Feature: "reading the tables of iptables-legacy", Need: "use a 64-bit build, or the nft backend"}
 	}
 	s, err := openLegacy(family)
@@ -140,8 +140,8 @@ func (s *legacySocket) read(table string, read func(b *blob) error) error {
 	if err != nil {
 		return err
 	}
-	// The buffer is not on the heap. Otherwise a check would trigger a garbage collection, and the
-	// heap would keep the memory.
+	// The buffer is not on the heap, because a check would then trigger a garbage collection, and
+	// the heap would keep the memory.
 	buf, err := unix.Mmap(-1, 0, entriesAt+int(info.size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return fmt.Errorf("allocating memory for table %s of %d bytes: %w", table, info.size, err)
@@ -184,10 +184,9 @@ const (
 	targetLen     = 32 // followed by a verdict or the name of a chain
 )
 
-// blob is a legacy table in the kernel's format, which is a sequence of chains. A chain of the
-// kernel starts at the entry of its hook. Any other chain starts after an entry with the target
-// ERROR, which contains the chain's name. The last entry of each chain is its policy. A final ERROR
-// ends the table.
+// blob is a legacy table in the kernel's format, which is a sequence of chains. A built-in chain
+// starts at its hook's entry. Any other chain starts after an entry with the target ERROR, which
+// contains the chain's name. Each chain's last entry is its policy. A final ERROR ends the table.
 type blob struct {
 	entries []byte
 	info    getInfo
@@ -203,13 +202,13 @@ type rule struct {
 	onward bool
 }
 
-// errBlob means that the layout of a table is unknown.
+// errBlob means that a table's layout is unknown.
 var errBlob = errors.New("reading a table of iptables-legacy: unexpected layout")
 
-// walk calls chain at the start of each chain, and rule for each of the chain's rules. name is
-// valid until chain returns.
+// walk calls the function chain at the start of each chain, and the function rule for each of its
+// rules. name is valid until chain returns.
 func (b *blob) walk(chain func(name []byte, at int), rule func(r rule)) error {
-	last := -1 // offset of the previous entry of the same chain
+	last := -1 // offset of the previous entry in the same chain
 	for at := 0; at < len(b.entries); {
 		target, next, ok := b.entry(at)
 		if !ok {
@@ -283,7 +282,7 @@ func (b *blob) rule(at int) rule {
 		count:  binary.NativeEndian.Uint64(b.entries[at+b.layout.counters:]),
 		jumpTo: -1,
 	}
-	if b.entries[target+targetNameAt] == 0 && target+targetLen+4 <= next { // the name of the standard target is empty
+	if b.entries[target+targetNameAt] == 0 && target+targetLen+4 <= next { // the standard target has an empty name
 		verdict := int(int32(binary.NativeEndian.Uint32(b.entries[target+targetLen:])))
 		if r.onward = verdict == next; verdict >= 0 && !r.onward {
 			r.jumpTo = verdict
@@ -292,7 +291,7 @@ func (b *blob) rule(at int) rule {
 	return r
 }
 
-// errorName returns the name in a target. ok is false if the target is not ERROR.
+// errorName returns the chain's name in an ERROR target. ok is false for other targets.
 func errorName(target []byte) (name []byte, ok bool) {
 	if string(cString(target[targetNameAt:targetNameAt+targetNameLen])) != "ERROR" {
 		return nil, false

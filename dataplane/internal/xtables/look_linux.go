@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Look decides at each probe whether to compare a table with its expected state. A comparison is
-// necessary if the table has changed since it was last correct. The cost of a comparison grows with
+// Look decides at each probe (once a second) whether to compare a table with its expected content.
+// A comparison is necessary if the table has changed since it was last correct. Its cost grows with
 // the table, and other programs may change rules constantly. So after an initial credit, the pause
 // between comparisons is share times their duration. If the stamp reveals a change, the pause is at
 // most maxSeenPause, because probes run once a second and a change must be found within two
-// seconds, even on a busy machine. The zero Look has no stamp, and is for comparisons of sizes.
+// seconds, even on a busy machine. The zero Look has no stamp, and is for comparing sizes.
 type Look struct {
-	// always reports whether comparisons are made even if a stamp of legacy reveals no change,
+	// always reports whether comparisons are made even if a legacy table's stamp reveals no change,
 	// because it can miss a change.
 	always bool
 	// maxPause is the maximum pause if the stamp reveals no change. Zero means maxSizesPause.
@@ -22,19 +22,19 @@ type Look struct {
 	// table was correct at that time.
 	stamp Stamp
 	sure  bool
-	// recheckAt is the time of an unconditional comparison, because other programs may have changed
-	// the table during vipd's write. It is zero if no such comparison is necessary.
+	// recheckAt is when to compare unconditionally, because other programs may have changed the
+	// table during vipd's write. It is zero if no such comparison is needed.
 	recheckAt time.Time
-	// owed is the time by which comparisons had exceeded their share when the last comparison
-	// ended. ended is the end of that comparison.
+	// owed is how much time comparisons had used beyond their share when the last comparison ended,
+	// at the time ended.
 	owed  time.Duration
 	ended time.Time
 }
 
 const (
-	// share limits comparisons to 1/share of the time.
+	// Comparisons use at most 1/share of the time.
 	share = 200
-	// credit is the total time of comparisons that do not require a pause.
+	// credit is how much time comparisons may use before they require a pause.
 	credit = 20 * time.Millisecond
 	// maxSeenPause is the maximum pause before a comparison if the stamp reveals a change.
 	maxSeenPause = time.Second
@@ -53,8 +53,7 @@ type stamper interface {
 var _ stamper = (*Tool)(nil)
 
 // Probe calls compare if a comparison is due, and returns its result. If the table has fewer
-// entries than the function ours returns, the comparison is due immediately, because an object must
-// be missing.
+// entries than ours returns, the comparison is due immediately, because an object must be missing.
 func (l *Look) Probe(s stamper, table string, ours func() int, compare func() (reason string, err error)) (reason string, err error) {
 	stamp, err := s.Stamp(table)
 	if err != nil {
@@ -81,7 +80,7 @@ func (l *Look) unchanged(stamp Stamp, now time.Time) bool {
 	return l.sure && stamp == l.stamp && (l.recheckAt.IsZero() || now.Before(l.recheckAt)) && (stamp.Generation != 0 || !l.always)
 }
 
-// remainingCost returns the time by which comparisons still exceed their share.
+// remainingCost returns how much time comparisons have used beyond their share.
 func (l *Look) remainingCost(now time.Time) time.Duration {
 	return max(0, l.owed-now.Sub(l.ended)/share)
 }
@@ -96,18 +95,18 @@ func (l *Look) charge(began, ended time.Time) {
 	l.owed, l.ended = min(l.remainingCost(began)+ended.Sub(began), credit+cmp.Or(l.maxPause, maxSizesPause)/share), ended
 }
 
-// Found records that the table was read and is correct. stamp is the stamp from before the reading,
-// or the zero Stamp if it is unknown.
+// Found records that the table was read and is correct. stamp is the stamp from before the read, or
+// the zero Stamp if unknown.
 func (l *Look) Found(stamp Stamp) {
 	l.stamp = stamp
 	l.sure = stamp != Stamp{}
 	l.recheckAt = time.Time{}
 }
 
-// Writing must be called before vipd changes the table. The returned function must be called
-// afterwards. If other programs may have changed the table at the same time, the table will be
-// compared. In nft, this happens at the next probe, and only if transactions other than ours took
-// effect. In legacy, which does not count transactions, it happens after maxSeenPause.
+// Call Writing before vipd changes the table, and the returned function afterwards. If other
+// programs may have changed the table at the same time, the table will be compared. In the nft
+// variant, this happens at the next probe, if transactions other than ours took effect. In the
+// legacy variant, which does not count transactions, it happens after maxSeenPause.
 func (l *Look) Writing(s stamper, table string) (wrote func()) {
 	before, err := s.Stamp(table)
 	untouched := l.sure && err == nil && before == l.stamp
@@ -125,11 +124,12 @@ func (l *Look) Writing(s stamper, table string) (wrote func()) {
 	}
 }
 
-// Contents returns a Look for comparisons of the content of chains.
+// Contents returns a Look for comparing the content of chains.
 func Contents() Look { return Look{always: true, maxPause: maxContentPause} }
 
 // Watch consists of a Look that compares the sizes of chains, and a Look that compares their
-// content. The latter is more expensive and has its own pauses. The zero Watch has no stamps.
+// content. Comparing content is more expensive and has its own pauses. The zero Watch has no
+// stamps.
 type Watch struct{ sizes, content Look }
 
 // Probe calls [Look.Probe] for both comparisons. It compares the content only if the sizes are

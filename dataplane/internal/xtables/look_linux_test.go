@@ -14,7 +14,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// small writes a few chains of vipd, and a jump to one of them from the kernel's chain OUTPUT.
+// small writes a few of vipd's chains, and a jump to one of them from OUTPUT.
 func small(t *testing.T, tool *Tool) model {
 	t.Helper()
 	groups := []Group{
@@ -37,15 +37,15 @@ func modelOf(groups []Group) model {
 	return m
 }
 
-// TestCompareNotices damages the table in several ways, and writes it again after each. Compare
-// must report each damage.
+// TestCompareNotices damages the table in several ways, and repairs it each time. Compare must
+// report each kind of damage.
 func TestCompareNotices(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		ctx := t.Context()
 		for _, c := range []struct {
 			name, damage string
-			reason       string // text in the reason that Compare returns
+			reason       string // part of the reason that Compare returns
 		}{
 			{"nothing", "", ""},
 			{"all rules of the table are flushed", "-F\n", "VIPD-"},
@@ -63,7 +63,7 @@ func TestCompareNotices(t *testing.T) {
 			sizes := m.sizes()
 			sizes["VIPD-SERVICES"]++
 			if reason, err := tool.Compare(ctx, "nat", prefixed("VIPD-"), sizes); err != nil || reason != "" {
-				t.Fatalf("Compare before the change = %q, %v; want no difference", reason, err)
+				t.Fatalf("before the change: Compare = %q, %v; want no difference", reason, err)
 			}
 			before, err := tool.Stamp("nat")
 			must(t, err)
@@ -77,7 +77,7 @@ func TestCompareNotices(t *testing.T) {
 			}
 			reason, err := tool.Compare(ctx, "nat", nil, sizes)
 			if want := c.reason != "" && !strings.Contains(c.reason, "unexpected"); err != nil || (reason != "") != want {
-				t.Errorf("%s: Compare of only the expected chains = %q, %v; want a reason = %t", c.name, reason, err, want)
+				t.Errorf("%s: Compare without additional chains = %q, %v; want a reason = %t", c.name, reason, err, want)
 			}
 			reason, err = tool.Compare(ctx, "nat", prefixed("VIPD-"), sizes)
 			if err != nil || (reason == "") != (c.reason == "") || !strings.Contains(reason, c.reason) {
@@ -88,8 +88,8 @@ func TestCompareNotices(t *testing.T) {
 	})
 }
 
-// TestStamp reads the stamps of tables. If a table is only read, its stamp must not change. With
-// the legacy variant, the stamp must count vipd's entries.
+// TestStamp reads the stamps of tables. Reading a table must not change its stamp. With the legacy
+// variant, the stamp must count vipd's entries.
 func TestStamp(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -107,15 +107,15 @@ func TestStamp(t *testing.T) {
 			t.Fatal(err)
 		}
 		if after, err := tool.Stamp("nat"); err != nil || after != before {
-			t.Fatalf("stamp after the table was read = %+v, %v; want %+v", after, err, before)
+			t.Fatalf("stamp after reading the table = %+v, %v; want %+v", after, err, before)
 		}
-		const ofOthers = 4 + 2*2 + 1 // entries of foreignRules and of the jump to vipd's chain
+		const ofOthers = 4 + 2*2 + 1 // entries for foreignRules and for the jump to vipd's chain
 		ours := 2 * len(m)
 		for _, rules := range m {
 			ours += len(rules)
 		}
 		if tool.Variant() == Legacy && before.Entries-empty.Entries != ours+ofOthers {
-			t.Fatalf("entries in the stamp = %d, and in the empty table = %d; want %d more", before.Entries, empty.Entries, ours+ofOthers)
+			t.Fatalf("entries in the stamp = %d, in the empty table = %d; want %d more", before.Entries, empty.Entries, ours+ofOthers)
 		}
 		if got, err := tool.Stamp("no-such-table"); tool.Variant() == Legacy && (err == nil || got != Stamp{}) {
 			t.Fatalf("stamp of a missing table = %+v, %v; want an error", got, err)
@@ -128,8 +128,8 @@ func TestCountsPackets(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		small(t, tool)
-		// Without a rule that translates packets, the kernel does not track connections, and
-		// packets do not pass through the nat table.
+		// Without a rule that translates packets, the kernel does not track connections, and no
+		// packets pass through the nat table.
 		must(t, tool.Restore(t.Context(), "*nat\n:NAT - [0:0]\n-A NAT -p tcp -j REDIRECT --to-ports 1\nCOMMIT\n"))
 		to := netip.MustParseAddr("127.0.0.1")
 		if tool.Family() == inet.IPv6 {
@@ -145,13 +145,13 @@ func TestCountsPackets(t *testing.T) {
 			}
 		}
 		want := map[string][]uint64{
-			"VIPD-SERVICES": {3, 2, 3}, // packets that return from VIPD-B pass the third rule
+			"VIPD-SERVICES": {3, 2, 3}, // packets that return from VIPD-B reach the third rule
 			"VIPD-A":        {3},
 			"VIPD-B":        {0, 5},
 			"VIPD-EMPTY":    nil,
 		}
 		checkCounts(t, tool, want)
-		// If a chain is written again, its counters must start at zero.
+		// Rewriting a chain must reset its counters to zero.
 		if _, err := tool.Write(t.Context(), "nat", []Group{{Write: []Chain{{"VIPD-A", []string{"-p udp -j RETURN"}}}}}); err != nil {
 			t.Fatal(err)
 		}
@@ -169,8 +169,8 @@ func checkCounts(t *testing.T, tool *Tool, want map[string][]uint64) {
 	}
 }
 
-// TestSaved reads vipd's chains. It also reads the rules that lead to them, one of which another
-// program has written. When visit returns an error, Saved must stop.
+// TestSaved reads vipd's chains, and the rules that jump to them, one of which another program
+// wrote. When visit returns an error, Saved must stop.
 func TestSaved(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -190,13 +190,13 @@ func TestSaved(t *testing.T) {
 		slices.SortFunc(leads, func(a, b Lead) int { return strings.Compare(b.Chain, a.Chain) })
 		want := []Lead{{"OUTPUT", "-j VIPD-SERVICES", "VIPD-SERVICES"}, {"FOREIGN", `-p tcp -m comment --comment "a \" b -j RETURN" -g VIPD-EMPTY`, "VIPD-EMPTY"}}
 		if !slices.Equal(leads, want) {
-			t.Errorf("rules that lead to the chains = %q, want %q", leads, want)
+			t.Errorf("rules that jump to the chains = %q, want %q", leads, want)
 		}
 		enough := errors.New("enough")
 		visits := 0
 		_, err = tool.Saved(ctx, "nat", "VIPD-", func(string, []string) error { visits++; return enough })
 		if !errors.Is(err, enough) || visits != 1 {
-			t.Errorf("error = %v after %d visits, want the error from visit after 1 visit", err, visits)
+			t.Errorf("Saved = %v after %d visits, want the error from visit after 1 visit", err, visits)
 		}
 	})
 }
@@ -215,22 +215,22 @@ func TestTry(t *testing.T) {
 			"-p tcp -m nosuchmatch -j RETURN":          "nosuchmatch",
 			"-p tcp -j VIPD-NOPE":                      "VIPD-NOPE",
 			"-m set --match-set vipd-no dst -j RETURN": "vipd-no",
-			"-j TPROXY --on-port 1":                    "", // the table nat does not have this target, and the kernel gives no reason
+			"-j TPROXY --on-port 1":                    "", // the nat table does not support this target, and the kernel gives no reason
 		} {
 			_, err := tool.Try(ctx, "nat", "-p udp -j RETURN", rule)
 			if err == nil || !strings.Contains(err.Error(), reason) {
-				t.Errorf("%q: error = %v, want an error with %q", rule, err, reason)
+				t.Errorf("%q: error = %v, want an error that contains %q", rule, err, reason)
 			}
 		}
 		hurried, end := context.WithCancel(ctx)
 		run := tool.run
 		tool.run = func(ctx context.Context, input, program string, args ...string) (string, string, error) {
 			stdout, stderr, err := run(ctx, input, program, args...)
-			end() // the context ends after the trial chain was written
+			end() // cancel the context after the trial chain was written
 			return stdout, stderr, errors.Join(hurried.Err(), err)
 		}
 		if _, err := tool.Try(hurried, "nat", "-p udp -j RETURN"); !errors.Is(err, context.Canceled) {
-			t.Errorf("Try with an ended context = %v, want context.Canceled", err)
+			t.Errorf("Try with a canceled context = %v, want context.Canceled", err)
 		}
 		tool.run = run
 		if after := saved(t, tool, "nat"); after != before {
@@ -294,7 +294,7 @@ func TestLooksDuringWrites(t *testing.T) {
 }
 
 // TestNativeChains adds chains to the table with nft. Saved must work unless iptables can't print
-// rules of these chains. Listing, writing and deleting vipd's chains must always work.
+// these chains' rules. Listing, writing and deleting vipd's chains must always work.
 func TestNativeChains(t *testing.T) {
 	empty(t)
 	if _, err := exec.LookPath("nft"); err != nil {
@@ -310,7 +310,7 @@ func TestNativeChains(t *testing.T) {
 				t.Fatalf("nft %s: %v: %s", rule, err, out)
 			}
 		}
-		// These are typical rules of a gateway.
+		// These are a gateway's typical rules.
 		nft("add table nat")
 		nft("add chain nat postrouting { type nat hook postrouting priority 100; }")
 		nft("add rule nat postrouting oifname eth0 masquerade")
@@ -325,7 +325,7 @@ func TestNativeChains(t *testing.T) {
 		nft("add chain nat mine")
 		nft("add rule nat mine ct state established accept")
 		if _, err := tool.Saved(t.Context(), "nat", "VIPD-", all); !errors.Is(err, ErrIncompatible) {
-			t.Fatalf("error of Saved = %v, want ErrIncompatible", err)
+			t.Fatalf("Saved = %v, want ErrIncompatible", err)
 		}
 		chains, err := tool.Chains(t.Context(), "nat", prefixed("VIPD-"))
 		if err != nil || len(chains) != len(m) {
@@ -339,9 +339,9 @@ func TestNativeChains(t *testing.T) {
 	})
 }
 
-// TestWriteTellsCounts uses a single write to replace a chain whose rules have counted packets, and
-// to delete another chain. Before a second write, another program has deleted a chain. Both writes
-// must return the counts of the existing chains.
+// TestWriteTellsCounts uses a single write to replace a chain whose rules have counted packets and
+// to delete another chain. Before a second write, another program deletes a chain. Both writes must
+// return the existing chains' counts.
 func TestWriteTellsCounts(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -349,7 +349,7 @@ func TestWriteTellsCounts(t *testing.T) {
 			"-A VIPD-A -p tcp -c 12 720 -m comment --comment \"not -c 1 2\" -j RETURN\n-A VIPD-A -c 3 4\n-A VIPD-C -c 5 6\nCOMMIT\n"))
 		first := []uint64{12, 3}
 		if tool.Variant() == NFT && tool.Family() == inet.IPv6 {
-			first = make([]uint64, 2) // in this case, the host's iptables ignores counters in its input
+			first = make([]uint64, 2) // this iptables ignores counters in its input
 		}
 		for _, c := range []struct {
 			asked []string
@@ -369,7 +369,7 @@ func TestWriteTellsCounts(t *testing.T) {
 		must(t, err)
 		_, got, err := tool.WriteCounted(t.Context(), "nat", []Group{{Write: []Chain{{Name: "VIPD-A"}}}}, []string{"VIPD-A", "VIPD-C"})
 		if rules, ok := got["VIPD-A"]; err != nil || !ok || len(rules) != 1 {
-			t.Errorf("counts if another chain is missing = %v, %v; want the counts of VIPD-A", got, err)
+			t.Errorf("another chain is missing: counts = %v, %v; want the counts of VIPD-A", got, err)
 		}
 	})
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // inNFT calls do with a connection to nf_tables in the calling thread's network namespace. The
-// iptables-nft programs would have to read all rules for the same result.
+// iptables-nft programs would have to read all rules to get the same result.
 func inNFT(do func(c *nft.Conn) error) error {
 	c, err := nft.Open()
 	if err != nil {
@@ -18,7 +18,7 @@ func inNFT(do func(c *nft.Conn) error) error {
 	return errors.Join(do(c), c.Close())
 }
 
-// tableOf returns the nf_tables table in which iptables-nft stores a table of iptables.
+// tableOf returns the nf_tables table in which iptables-nft stores an iptables table.
 func tableOf(family inet.Family, table string) nft.Table {
 	if family == inet.IPv6 {
 		return nft.Table{Family: nft.IPv6, Name: table}

@@ -38,7 +38,7 @@ func TestLookKnowsItsOwn(t *testing.T) {
 		wary      bool
 		happens   func(*Look, *changing)
 		compared  bool
-		afterward bool // reports whether the change follows a probe that found no damage
+		afterward bool // whether the change follows a probe that found no damage
 	}{
 		{"nothing is known", nft, false, func(*Look, *changing) {}, true, false},
 		{"it was read", nft, false, func(l *Look, c *changing) { l.Found(c.stamp) }, false, false},
@@ -93,7 +93,7 @@ func TestLookKnowsItsOwn(t *testing.T) {
 
 // TestLookPaces changes a table ten times a second, and probes it as often. A change must cause a
 // comparison within maxSeenPause, and immediately if comparisons are cheap. In the legacy variant,
-// the stamp may hide a change. Comparisons without a visible change must use at most their share of
+// the stamp may hide a change. Comparisons without a visible change must stay within their share of
 // the time.
 func TestLookPaces(t *testing.T) {
 	for _, takes := range []time.Duration{100 * time.Microsecond, 5 * time.Millisecond, 25 * time.Millisecond, time.Second} {
@@ -125,7 +125,7 @@ func TestLookPaces(t *testing.T) {
 					t.Errorf("comparisons of %s each (damage seen = %t): longest pause = %s, want at most %s", takes, seen, longest, pause)
 				}
 				if takes*10 < time.Second/share && longest > 100*time.Millisecond+takes {
-					t.Errorf("comparisons of only %s each: longest pause = %s, want none between two probes", takes, longest)
+					t.Errorf("comparisons of only %s each: longest pause = %s, want a comparison at each probe", takes, longest)
 				}
 			})
 		}
@@ -151,7 +151,7 @@ func TestLookFindsChangesInTime(t *testing.T) {
 		}
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
-		for range 21 { // other programs change rules all the time, and the last of these probes compares the table
+		for range 21 { // other programs keep changing rules, and the last of these probes compares the table
 			table.stamp.Generation++
 			probe()
 			<-tick.C
@@ -161,7 +161,7 @@ func TestLookFindsChangesInTime(t *testing.T) {
 		for broken = "a rule is gone"; found == "" && time.Since(began) < time.Minute; probe() {
 			<-tick.C
 		}
-		if took := time.Since(began); found != broken || took > 2*time.Second+300*time.Millisecond { // this limit includes the comparisons
+		if took := time.Since(began); found != broken || took > 2*time.Second+300*time.Millisecond { // the limit includes the comparisons
 			t.Errorf("damage found after %s = %q, want %q within 2 s", took, found, broken)
 		}
 	})

@@ -14,7 +14,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// ChainHash identifies the content of a chain. Values can be compared with ==, but only within a
+// ChainHash identifies a chain's content. Values can be compared with ==, but only within a
 // process.
 type ChainHash struct {
 	// Rules is the number of the chain's rules.
@@ -23,7 +23,6 @@ type ChainHash struct {
 	Sum uint64
 }
 
-// seed is the seed of all hashes.
 var seed = maphash.MakeSeed()
 
 // ChainHashes returns the hashes of the named chains that exist. For the kernel's own chains, it
@@ -71,7 +70,7 @@ func hashesNFT(ctx context.Context, family inet.Family, table, prefix string, ch
 	return prints, err
 }
 
-// hashRuleNFT adds a rule to a hash, without its handle, position and counters.
+// hashRuleNFT adds a rule to a hash, without the rule's handle, position and counters.
 func hashRuleNFT(sum *maphash.Hash, attrs []byte) {
 	for a := nlsock.In(attrs); a.Next(); {
 		switch a.Kind {
@@ -89,7 +88,8 @@ func hashRuleNFT(sum *maphash.Hash, attrs []byte) {
 	}
 }
 
-// hashPiece adds a piece to a hash. Different sequences of pieces result in different input.
+// hashPiece adds a piece to a hash. Different sequences of pieces always give the hash different
+// input.
 func hashPiece(sum *maphash.Hash, kind uint16, piece []byte) {
 	var head [8]byte
 	binary.NativeEndian.PutUint16(head[:], kind)
@@ -136,12 +136,13 @@ func hashesLegacy(family inet.Family, table, prefix string, chains []string) (ma
 	return prints, err
 }
 
-// hash adds a rule to a hash, without its counters and the offset of the chain to which it jumps.
+// hash adds a rule to a hash, without the rule's counters and the offset of the chain to which it
+// jumps.
 func (b *blob) hash(sum *maphash.Hash, r rule, to string) {
 	target, next, _ := b.entry(r.at)
 	entry := b.entries[r.at:next]
-	hashPiece(sum, 0, entry[:b.layout.targetOffset-4])  // the matches in the entry itself; a cache of the kernel follows them
-	hashPiece(sum, 1, entry[b.layout.size:target-r.at]) // further matches
+	hashPiece(sum, 0, entry[:b.layout.targetOffset-4])  // the matches in the entry itself, up to a field that the kernel uses as a cache
+	hashPiece(sum, 1, entry[b.layout.size:target-r.at]) // additional matches
 	if r.jumpTo >= 0 || r.onward {
 		hashPiece(sum, 2, []byte(to))
 		return

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestChainHashes changes chains in several ways. The hash of a chain must change if, and only if,
-// the chain's content changes.
+// TestChainHashes changes chains in several ways. A chain's hash must change if and only if the
+// chain's content changes.
 func TestChainHashes(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -20,7 +20,7 @@ func TestChainHashes(t *testing.T) {
 			{"", ""},
 			{"-A FOREIGN -j RETURN\n", ""},
 			{":VIP-C - [0:0]\n-A VIP-C -j FOREIGN\n-A OUTPUT -j VIP-C\n", ""},
-			{":VIPD-A - [0:0]\n-A VIPD-A -p udp -j RETURN\n", ""}, // this restores the original content
+			{":VIPD-A - [0:0]\n-A VIPD-A -p udp -j RETURN\n", ""}, // restores the original content
 			{"-Z VIPD-A\n", ""},
 			{"-R VIPD-A 1 -p tcp -j RETURN\n", "VIPD-A"},
 			{"-R VIPD-A 1 -p udp -j ACCEPT\n", "VIPD-A"},
@@ -44,7 +44,7 @@ func TestChainHashes(t *testing.T) {
 				}
 			}
 			if _, ok := after["VIPD-ABSENT"]; ok || len(after) != len(chains)-1 || !maps.Equal(after, prints()) {
-				t.Errorf("hashes after %q = %v in the first and %v in the second reading, want the same hashes in both", c.damage, after, prints())
+				t.Errorf("after %q: hashes = %v, read again = %v; want the same hashes", c.damage, after, prints())
 			}
 			must(t, tool.Restore(t.Context(), "*nat\n-F\n-X\nCOMMIT\n"))
 		}

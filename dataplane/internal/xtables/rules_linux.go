@@ -11,7 +11,7 @@ import (
 )
 
 // Rules returns the rules of an existing chain in order. They have the format of -S, without "-A"
-// and the name of the chain. The cost grows with the size of the chain.
+// and the chain's name. The cost grows with the size of the chain.
 func (t *Tool) Rules(ctx context.Context, table, chain string) (rules []string, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -32,7 +32,8 @@ func (t *Tool) Rules(ctx context.Context, table, chain string) (rules []string, 
 	return rules, nil
 }
 
-// newReader returns a reader of a tool's rules. It runs the program to determine its version.
+// newReader returns a reader for a tool's rules. It runs the program to determine the program's
+// version.
 func newReader(t *Tool) (*iptables.IPTables, error) {
 	family := iptables.ProtocolIPv4
 	if t.family == inet.IPv6 {

@@ -11,20 +11,21 @@ import (
 	"strings"
 )
 
-// Lead is a rule that jumps to a chain with a given prefix from a chain without it.
+// Lead is a rule in another chain that jumps to a chain with the prefix (see [Tool.Saved]).
 type Lead struct {
-	// Chain is the chain of the rule, such as PREROUTING.
+	// Chain is the chain that contains the rule, such as PREROUTING.
 	Chain string
-	// Rule is the rule as iptables-save prints it, without "-A" and the name of the chain.
+	// Rule is the rule as iptables-save prints it, without "-A" and the chain's name.
 	Rule string
 	// Target is the chain to which the rule jumps.
 	Target string
 }
 
-// Saved calls visit for each chain of the table whose name has the prefix, with its rules as
-// iptables-save prints them, without "-A" and the name. It returns the rules of other chains that
-// jump to these chains. It holds the rules of only one chain in memory at a time. An error from
-// visit ends the call and is returned. It returns ErrIncompatible if iptables can't read the table.
+// Saved calls visit for each chain in the table whose name has the prefix. The chain's rules are as
+// iptables-save prints them, without "-A" and the chain's name. Saved returns the rules in other
+// chains that jump to these chains. It keeps only one chain's rules in memory at a time. If visit
+// returns an error, Saved stops and returns it. If iptables can't read the table, Saved returns
+// ErrIncompatible.
 func (t *Tool) Saved(ctx context.Context, table, prefix string, visit func(chain string, rules []string) error) ([]Lead, error) {
 	r := savedReader{prefix: prefix, visit: visit, declared: map[string]bool{}}
 	program := t.program + "-save"
@@ -42,13 +43,13 @@ func (t *Tool) Saved(ctx context.Context, table, prefix string, visit func(chain
 	return r.leads, nil
 }
 
-// savedReader parses the output of a save program, which consists of all chains, followed by the
-// rules of each chain.
+// savedReader parses a save program's output, which consists of all chains, followed by the rules
+// of each chain.
 type savedReader struct {
 	prefix   string
 	visit    func(chain string, rules []string) error
-	declared map[string]bool // chains that were not visited yet
-	chain    string          // chain of the current rules; "" for other programs' chains
+	declared map[string]bool // chains that have not been visited yet
+	chain    string          // the current rules' chain; "" for other programs' chains
 	rules    []string
 	leads    []Lead
 	err      error
@@ -63,7 +64,7 @@ func (r *savedReader) line(line string) error {
 		chain, rule, _ := strings.Cut(line[len("-A "):], " ")
 		r.err = r.rule(chain, rule)
 	case strings.HasPrefix(line, "# Table ") && strings.Contains(line, " is incompatible"):
-		r.err = ErrIncompatible // the comment about "incompatible base-chains" is harmless, because such chains are next to the kernel's and hide no rules
+		r.err = ErrIncompatible // a comment about "incompatible base-chains" is harmless, because such chains hide no rules of the built-in chains
 	}
 	return r.err
 }
@@ -88,7 +89,7 @@ func (r *savedReader) rule(chain, rule string) error {
 	return nil
 }
 
-// flush calls visit for the last chain whose rules were read.
+// flush calls visit for the chain whose rules were last read.
 func (r *savedReader) flush() error {
 	if r.chain == "" {
 		return nil

@@ -6,14 +6,14 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Stamp identifies the state of a table, and is cheap to read. Values can be compared with ==.
+// Stamp identifies a table's state, and is cheap to read. Values can be compared with ==.
 type Stamp struct {
 	// Generation is the number of nft's last transaction in this network namespace, in any table
-	// and by any program. It is 0 in legacy.
+	// and by any program. It is 0 in the legacy variant.
 	Generation uint32
-	// Entries is the number of entries in a legacy table, and 0 in nft. A rule is an entry, and a
-	// user-defined chain has two additional entries. If the table has fewer entries than vipd's
-	// rules alone need, one of vipd's objects is missing.
+	// Entries is the number of entries in a legacy table, and 0 in the nft variant. Each rule is an
+	// entry, and each user-defined chain has two additional entries. If the table has fewer entries
+	// than vipd's rules alone need, one of vipd's objects is missing.
 	Entries int
 	// Bytes is the total size of the entries.
 	Bytes int
@@ -22,10 +22,10 @@ type Stamp struct {
 }
 
 // Stamp returns the table's stamp in about 20 us. If the stamp is unchanged, the rules are
-// unchanged. In nft this is exact, but changes to other tables also change the stamp. In legacy,
-// the stamp misses a change that keeps the number and size of entries and the offsets of built-in
-// chains. An example is the replacement of a rule with a rule of the same form. If Stamp returns an
-// error, it returns the zero Stamp.
+// unchanged. In the nft variant, this is exact, but changes to other tables also change the stamp.
+// In the legacy variant, the stamp misses a change that affects neither the number and size of
+// entries nor the offsets of built-in chains, such as replacing a rule with a rule of the same
+// form. If Stamp returns an error, it returns the zero Stamp.
 func (t *Tool) Stamp(table string) (Stamp, error) {
 	if t.variant == Legacy {
 		return legacyStamp(t.family, table)

@@ -16,18 +16,18 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// waitSeconds is the maximum time for which a program waits for the lock of the tables.
+// waitSeconds is how long a program waits for the lock on the tables.
 const waitSeconds = 5
 
-// Tool is a variant of iptables for one family. Its methods are safe for concurrent use. Each
-// method runs the program in the network namespace of the calling thread.
+// Tool is an iptables variant for one family. Its methods are safe for concurrent use. Each method
+// runs the program in the calling thread's network namespace.
 type Tool struct {
 	family  inet.Family
 	variant Variant
 	why     string
 	program string // such as iptables-nft, to which -restore and -save are appended
 	run     command
-	// reader returns the reader of rules. It creates the reader on its first call.
+	// reader returns a reader for rules, which it creates on the first call.
 	reader func() (*iptables.IPTables, error)
 	// commits counts the successful transactions.
 	commits atomic.Uint32
@@ -46,9 +46,9 @@ func (t *Tool) Variant() Variant { return t.variant }
 // Why returns a short reason why the variant was chosen, such as "configured".
 func (t *Tool) Why() string { return t.why }
 
-// Restore runs input, in the syntax of iptables-restore. It does not change anything that input
-// does not name. Each COMMIT is a transaction. An error is an [OpError] that quotes the refused
-// line. Earlier transactions remain in effect.
+// Restore passes input to iptables-restore. It does not change anything that input does not name.
+// Each COMMIT is a transaction. An error is an [OpError] that quotes the refused line. Earlier
+// transactions remain in effect.
 func (t *Tool) Restore(ctx context.Context, input string) error {
 	_, err := t.restore(ctx, input)
 	return err
@@ -66,16 +66,16 @@ func (t *Tool) restore(ctx context.Context, input string) (stdout string, err er
 	return stdout, nil
 }
 
-// Commits returns the number of this Tool's transactions. It does not include the transactions of a
-// failed restore.
+// Commits returns the number of this Tool's transactions. It excludes the transactions of a failed
+// restore.
 func (t *Tool) Commits() uint32 { return t.commits.Load() }
 
-// outputWait is the maximum time for reading a program's output after the program has ended. It is
-// long because this process may have to wait for a processor.
+// outputWait is how long to keep reading a program's output after the program has exited. It is
+// long because this process may have to wait for a CPU.
 const outputWait = 10 * time.Second
 
-// execute is the default command. When ctx ends, it kills the program. The program's transaction
-// has then taken effect completely or not at all.
+// execute is the default command. When ctx is done, it kills the program. The program's transaction
+// has then taken effect either completely or not at all.
 func execute(ctx context.Context, input, program string, args ...string) (string, string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdin = strings.NewReader(input)

@@ -29,7 +29,7 @@ func everyTool(t *testing.T, test func(t *testing.T, tool *Tool)) {
 	}
 }
 
-// prefixed returns a function that reports whether a chain's name has the given prefix.
+// prefixed returns a function that reports whether a chain's name has the prefix.
 func prefixed(prefix string) func(chain string) bool {
 	return func(chain string) bool { return strings.HasPrefix(chain, prefix) }
 }
@@ -76,12 +76,12 @@ func TestTool(t *testing.T) {
 			t.Fatalf("rules of INPUT = %q, want %q", input, want)
 		}
 
-		// If a chain is written again, its old rules must be deleted. Chains that are not in the
-		// input must keep their rules.
+		// Rewriting a chain must delete its old rules. Chains that are not in the input must keep
+		// their rules.
 		must(t, tool.Restore(ctx, "*filter\n:VIPD-B - [0:0]\n-A VIPD-B -p tcp -j DROP\nCOMMIT\n"))
 		got = saved(t, tool, "filter")
 		if b, a := rulesOf(got, "VIPD-B"), rulesOf(got, "VIPD-A"); !slices.Equal(b, []string{"-A VIPD-B -p tcp -j DROP"}) || len(a) != 1 {
-			t.Fatalf("after VIPD-B was written again: rules of VIPD-B = %q, of VIPD-A = %q; want the new rule in VIPD-B and one rule in VIPD-A", b, a)
+			t.Fatalf("after VIPD-B was rewritten: rules of VIPD-B = %q, of VIPD-A = %q; want the new rule in VIPD-B and one rule in VIPD-A", b, a)
 		}
 		chains, err := tool.Chains(ctx, "filter", prefixed("VIPD-"))
 		must(t, err)
@@ -107,9 +107,8 @@ func TestTool(t *testing.T) {
 	})
 }
 
-// join changes a base chain so that rule is its only rule that jumps to any of the given chains. If
-// rule is "", it removes all such rules. It returns the lines that it has passed to the restore
-// program.
+// join makes rule the base chain's only rule that jumps to any of chains. If rule is "", it removes
+// all such rules. It returns the lines that it passed to the restore program.
 func join(t testing.TB, tool *Tool, table, base, rule string, chains ...string) []string {
 	t.Helper()
 	rules, err := tool.Rules(t.Context(), table, base)
@@ -140,7 +139,7 @@ func rulesOf(saved, chain string) []string {
 	return rules
 }
 
-// TestLateOutput runs a program whose child prints text after the program has ended. execute must
+// TestLateOutput runs a program whose child prints text after the program has exited. execute must
 // return this text without an error.
 func TestLateOutput(t *testing.T) {
 	out, _, err := execute(t.Context(), "", "sh", "-c", "(sleep 1.5; echo late) & exit 0")
@@ -149,8 +148,8 @@ func TestLateOutput(t *testing.T) {
 	}
 }
 
-// TestRefusals passes lines that the kernel or iptables refuses to Restore. The error must quote
-// the refused line. No line of the input may take effect.
+// TestRefusals calls Restore with lines that the kernel or iptables refuses. The error must quote
+// the refused line. No line in the input may take effect.
 func TestRefusals(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -170,8 +169,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// TestFollowsTheHost adds rules of other programs to one variant. In this case, the setting Auto
-// must select that variant.
+// TestFollowsTheHost adds other programs' rules to one variant. Auto must then select that variant.
 func TestFollowsTheHost(t *testing.T) {
 	empty(t)
 	log := slog.New(slog.DiscardHandler)

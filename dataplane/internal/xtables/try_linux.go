@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// trialEnd is the maximum time for removing a trial chain.
+// trialEnd is how long removing a trial chain may take.
 const trialEnd = 20 * time.Second
 
-// Try writes rules to a trial chain of the table, reads them, and removes the chain. It determines
-// whether this kernel and these programs support the matches and targets of the rules. The error
+// Try writes rules to a trial chain in the table, reads them, and removes the chain. This shows
+// whether the kernel and the iptables programs support the rules' matches and targets. The error
 // names the refused or missing rule. read holds the rules as the programs print them. The trial
-// chain is removed even if ctx ends.
+// chain is removed even after ctx is done.
 func (t *Tool) Try(ctx context.Context, table string, rules ...string) (read []string, err error) {
 	_, err = t.Write(ctx, table, []Group{{Write: []Chain{{Name: TrialChain, Rules: rules}}}})
 	if err == nil {

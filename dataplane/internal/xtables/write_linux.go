@@ -10,39 +10,40 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// blockLimit is the maximum number of chains and rules in a COMMIT. A block may exceed it with a
-// single group. Zero means no limit.
+// blockLimit is the maximum number of chains and rules in a block, the lines up to a COMMIT. A
+// single group may exceed the limit. Zero means no limit.
 type blockLimit struct{ chains, rules int }
 
 // nftBlock is the best size of a COMMIT for iptables-nft-restore, whose time grows with the square
 // of the number of chains. Writing 13,336 chains with 113,335 rules into an empty table took 2.0 to
 // 2.2 s (legacy: 0.7 s in one COMMIT) with 100 to 300 chains per COMMIT, 2.5 s with 1,000, and 4.7
-// to 5.8 s in one. The order of the chains, and whether all are declared before the first rule,
-// made no difference above the noise of 5 %.
+// to 5.8 s in one. The order of the chains, and whether all chains are declared before the first
+// rule, made no difference beyond the 5 % noise.
 func nftBlock() blockLimit { return blockLimit{chains: 300, rules: 1500} }
 
 // nftCrowdedBlock is the best size of a COMMIT if the table has many rules in use, because the
-// kernel scans these rules at each COMMIT. Writing all of the above chains again took 12.7 s with
-// 300 chains per COMMIT, 7.1 s with 1,000, 5.1 s with 2,000, and 9.8 s with 4,000.
+// kernel scans these rules at each COMMIT. Rewriting the chains from that test took 12.7 s with 300
+// chains per COMMIT, 7.1 s with 1,000, 5.1 s with 2,000, and 9.8 s with 4,000.
 func nftCrowdedBlock() blockLimit { return blockLimit{chains: 2000, rules: 10000} }
 
 // largeTableEntries is the number of rules and jumps above which a table is large.
 const largeTableEntries = 20000
 
-// minBlockRules is the minimum number of rules in a block. Smaller blocks would not help.
+// minBlockRules is the minimum number of rules in a block. Smaller blocks would not make writes
+// succeed.
 const minBlockRules = 50
 
 // Write applies groups in order, and returns the number of applied groups. If done is smaller than
 // the number of groups, err describes the failure of groups[done], and neither that group nor later
-// groups have taken effect. More groups may have been applied if ctx ends, if another program holds
-// the tables (IsBusy), or if the program does not start. Writing the same groups again is always
-// correct.
+// groups have taken effect. More groups may have been applied if ctx is canceled, if another
+// program holds the tables (IsBusy), or if the program does not start. Writing the same groups
+// again is always correct.
 //
-// The error for a refused rule is an [OpError] that quotes the rule. The kernel of the legacy
-// variant accepts or refuses a whole group. In this case the error names a chain of the group and
-// quotes COMMIT.
+// The error for a refused rule is an [OpError] that quotes the rule. In the legacy variant, the
+// kernel accepts or refuses a whole group. The error then names a chain in the group and quotes
+// COMMIT.
 //
-// Small groups share a transaction, because each transaction is expensive: nft scans all rules of
+// Small groups share a transaction, because each transaction is expensive: nft scans all rules in
 // the table (0.4 us each), and legacy copies them (4 us each). If the kernel limits the size of a
 // transaction, Write uses smaller blocks. For example, nft accepts about 500 rules in a user
 // namespace. A single group that is too large is refused with "Message too long".
@@ -50,12 +51,12 @@ func (t *Tool) Write(ctx context.Context, table string, groups []Group) (done in
 	return t.writer(ctx, table, groups).write(ctx, groups)
 }
 
-// WriteCounted works like [Tool.Write]. It also returns the last counters of the rules of the named
-// chains, as FullCounts does. In nft, the kernel reports each deleted rule with its last counter.
-// In legacy, the writer reads the counters before it writes, which adds a quarter to the time.
-// Packets between reading and writing are not counted. In a test with 12 changes in three seconds,
-// this affected 2.8 % of 30,000 flows, or about 7 ms for each change. Chains whose counters can't
-// be read are written, but are missing from the result.
+// WriteCounted works like [Tool.Write]. It also returns the last counters of the named chains'
+// rules, as FullCounts does. In the nft variant, the kernel reports each deleted rule with its last
+// counter. In the legacy variant, the writer reads the counters before it writes, which takes 25 %
+// more time. Packets between reading and writing are not counted. In a test with 12 changes in
+// three seconds, this affected 2.8 % of 30,000 flows, which corresponds to a gap of about 7 ms for
+// each change. Chains whose counters can't be read are written, but are missing from the result.
 func (t *Tool) WriteCounted(ctx context.Context, table string, groups []Group, chains []string) (done int, counts map[string][]uint64, err error) {
 	w := t.writer(ctx, table, groups)
 	if t.variant == Legacy || len(chains) == 0 {
@@ -87,8 +88,8 @@ func (t *Tool) writer(ctx context.Context, table string, groups []Group) *writer
 	return w
 }
 
-// isLargeTable reports whether a table of nft is large. It returns false if the table can't be
-// read, because the write will then return the error.
+// isLargeTable reports whether an nft table is large. It returns false if the table can't be read,
+// because the write will then return the error.
 func (t *Tool) isLargeTable(ctx context.Context, table string) bool {
 	n := 0
 	chains, err := t.list(ctx, table)
@@ -98,18 +99,19 @@ func (t *Tool) isLargeTable(ctx context.Context, table string) bool {
 	return err == nil && n > largeTableEntries
 }
 
-// writer is the state of a call of Write.
+// writer is the state of a call to Write.
 type writer struct {
 	tool  *Tool
 	table string
 	limit blockLimit
-	// asked lists the chains whose counters the next run reads. counts holds the results.
+	// asked lists the chains whose counters the next run of the program reads. counts holds the
+	// results.
 	asked  []string
 	counts map[string][]uint64
 }
 
-// write implements Write. If a run fails, it finds the refused group with as few further runs as
-// possible. Writing a group twice is harmless.
+// write implements Write. If a run of the program fails, write finds the refused group with as few
+// additional runs as possible. Writing a group twice is harmless.
 func (w *writer) write(ctx context.Context, groups []Group) (int, error) {
 	if len(groups) == 0 {
 		return 0, nil
@@ -129,7 +131,7 @@ func (w *writer) write(ctx context.Context, groups []Group) (int, error) {
 	}
 	b, group := blockAt(blocks, op.Line)
 	switch {
-	case op.Line > 1 && op.Line <= 1+asked: // one of the chains with counters is missing, and nothing was written
+	case op.Line > 1 && op.Line <= 1+asked: // a chain whose counters were requested is missing, and nothing was written
 		return w.write(ctx, groups)
 	case strings.Contains(op.Text, "Message too long") && b.hi-b.lo > 1 && w.limit.rules > minBlockRules:
 		w.limit = blockLimit{chains: max(1, w.limit.chains/2), rules: w.limit.rules / 2}
@@ -166,8 +168,8 @@ func (g *Group) describe() string {
 	return fmt.Sprintf("chain %s and %d more", g.Write[0].Name, names-1)
 }
 
-// block is a COMMIT with the groups from lo up to but not including hi, and the numbers of their
-// lines in the input.
+// block consists of the groups from lo up to but not including hi, which share a COMMIT, and of
+// their line numbers in the input.
 type block struct {
 	lo, hi int
 	first  []int // the first line of each group
@@ -175,7 +177,7 @@ type block struct {
 }
 
 // blockAt returns the block and the group that contain a line. The group is -1 if the line belongs
-// to no group, such as COMMIT. If the line is unknown, blockAt returns a block of all groups.
+// to no group, such as COMMIT. If the line is unknown, blockAt returns a block with all groups.
 func blockAt(blocks []block, line int) (b block, group int) {
 	i := sort.Search(len(blocks), func(i int) bool { return line <= blocks[i].commit })
 	if line == 0 || i == len(blocks) {
@@ -188,7 +190,7 @@ func blockAt(blocks []block, line int) (b block, group int) {
 	return b, b.lo + sort.SearchInts(b.first, line+1) - 1
 }
 
-// render returns the input of a run. If a chain occurs in two groups, they are in different blocks,
+// render returns the program's input. Groups that contain the same chain are in different blocks,
 // so both take effect.
 func (w *writer) render(groups []Group) (string, []block) {
 	var out strings.Builder
@@ -238,7 +240,7 @@ func (g *Group) render(put func(parts ...string)) {
 }
 
 // fill returns the end of the block that starts with groups[lo]. The block contains that group, and
-// as many further groups as the limit permits.
+// as many additional groups as the limit permits.
 func (w *writer) fill(groups []Group, lo int) int {
 	chains, rules := 0, 0
 	seen := map[string]bool{}

@@ -25,7 +25,7 @@ const foreignRules = `*nat
 COMMIT
 `
 
-// foreign returns the rules of other programs in the table nat.
+// foreign returns other programs' rules in the nat table.
 func foreign(t *testing.T, tool *Tool) string {
 	t.Helper()
 	var b strings.Builder
@@ -40,8 +40,8 @@ func foreign(t *testing.T, tool *Tool) string {
 // model maps the names of vipd's chains to the rules that they should have.
 type model map[string][]string
 
-// sizes returns the size of each chain in the form that Compare expects: the number of its rules,
-// plus the number of vipd's rules that jump to it.
+// sizes returns each chain's size as Compare expects it: its number of rules, plus the number of
+// vipd's rules that jump to it.
 func (m model) sizes() map[string]int {
 	sizes := map[string]int{}
 	for name, rules := range m {
@@ -103,7 +103,7 @@ func randomRule(rng *rand.Rand, family inet.Family, to string) string {
 	case rng.IntN(3) == 0:
 		return "-d " + fmt.Sprintf(ip, n) + " -j RETURN"
 	case rng.IntN(3) == 0:
-		return "-d " + fmt.Sprintf(ip, n) // this rule has no target
+		return "-d " + fmt.Sprintf(ip, n) // a rule without a target
 	}
 	return "-p tcp -m statistic --mode random --probability 0.50000000000 -j DNAT --to-destination " + fmt.Sprintf(to4, n)
 }
@@ -192,8 +192,8 @@ func simple(i int) Group {
 	return Group{Write: []Chain{{Name: fmt.Sprintf("VIPD-C%d", i), Rules: []string{fmt.Sprintf("-p tcp -m tcp --dport %d -j RETURN", i+1)}}}}
 }
 
-// TestWriteStopsAtTheBadGroup writes groups, one of which is refused for various reasons. Only the
-// groups before the refused group may take effect.
+// TestWriteStopsAtTheBadGroup writes several groups, of which the kernel or the program refuses
+// one. Only earlier groups may take effect.
 func TestWriteStopsAtTheBadGroup(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -202,7 +202,7 @@ func TestWriteStopsAtTheBadGroup(t *testing.T) {
 		for _, c := range []struct {
 			name  string
 			bad   Group
-			quote string // text that the error must contain
+			quote string // must be part of the error
 		}{
 			{"a rule nobody can read", Group{Write: []Chain{{"VIPD-BAD", []string{"-p tcp -j RETURN", "--bogus"}}}}, "-A VIPD-BAD --bogus"},
 			{"a target that is missing", Group{Write: []Chain{{"VIPD-BAD", []string{"-p tcp -j VIPD-NOPE"}}, {"VIPD-BAD2", []string{"-p tcp -j RETURN"}}}}, "-A VIPD-BAD -p tcp -j VIPD-NOPE"},
@@ -252,8 +252,8 @@ func TestWriteStopsAtTheBadGroup(t *testing.T) {
 	})
 }
 
-// checkWith compares vipd's chains and their sizes with the model. For each of vipd's chains, more
-// contains the number of rules of other programs that jump to it.
+// checkWith compares vipd's chains and their sizes with the model. more maps each of vipd's chains
+// to the number of other programs' rules that jump to it.
 func (m model) checkWith(t *testing.T, tool *Tool, more map[string]int) {
 	t.Helper()
 	sizes := m.sizes()
@@ -265,8 +265,8 @@ func (m model) checkWith(t *testing.T, tool *Tool, more map[string]int) {
 	}
 }
 
-// TestWriteKeepsGroupsWhole makes one call that writes a chain twice, with a deletion in between,
-// and a group that is larger than a block. Each group must take effect completely or not at all.
+// TestWriteKeepsGroupsWhole writes a chain, deletes it, writes it again, and writes a group that is
+// larger than a block, in a single call. Each group must take effect completely or not at all.
 func TestWriteKeepsGroupsWhole(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -291,7 +291,7 @@ func TestWriteKeepsGroupsWhole(t *testing.T) {
 		}
 		m.check(t, tool)
 
-		// The last rule of the large group is refused, so this group must change nothing.
+		// The large group's last rule is refused, so this group must change nothing.
 		last := &big.Write[len(big.Write)-1]
 		last.Rules = append(last.Rules, "-j VIPD-NOPE")
 		big.Write[0].Rules = nil
@@ -307,7 +307,7 @@ func TestWriteKeepsGroupsWhole(t *testing.T) {
 }
 
 // TestWriteInUserNamespace writes chains in a user namespace, where the kernel limits the size of
-// an nft transaction. Large writes must succeed, because they are divided into smaller blocks.
+// an nft transaction. Large writes must succeed, because Write divides them into smaller blocks.
 func TestWriteInUserNamespace(t *testing.T) {
 	const mark = "VIPD_TEST_USERNS"
 	if os.Getenv(mark) == "" {
