@@ -83,6 +83,8 @@ func TestReplacedRule(t *testing.T) {
 	})
 }
 
+// TestCountsOfDeletedRules deletes rules that count connections. The reported counts must not
+// decrease.
 func TestCountsOfDeletedRules(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2, 3, 4)

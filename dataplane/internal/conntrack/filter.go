@@ -11,8 +11,9 @@ import (
 type Filter struct {
 	Family inet.Family
 	Proto  balancer.Protocol
-	Dst    netip.Addr
-	Port   uint16
+	// Dst and Port are the original destination.
+	Dst  netip.Addr
+	Port uint16
 	// Unreplied selects flows in which the other side has not sent a packet.
 	Unreplied bool
 }

@@ -52,14 +52,14 @@ func (k *Client) Do(ctx context.Context, ops []Op) []error {
 	return errs
 }
 
-// change sends the ops whose indices are in part. For each op, it returns the kernel's refusal or
-// nil. If it also returns an error, nil means that the result is unknown.
+// change sends the ops whose indices are in part. It returns the kernel's refusal or nil for each
+// of these ops. If it also returns an error, a nil refusal means that the op's result is unknown.
 func (k *Client) change(ctx context.Context, ops []Op, part []int) ([]error, error) {
 	refusals, err := ask(ctx, k, func(s *socket) {
 		for _, i := range part {
 			s.op(&ops[i])
 		}
-		s.Ask() // for the other messages the kernel reports only refusals
+		s.Ask() // for all other messages, the kernel reports only refusals
 		dataplane.Wrote(ctx, len(s.B))
 	}, func(s *socket) ([]error, error) { return s.refusals(len(part)) })
 	if err == nil && slices.Contains(refusals, error(syscall.ENOENT)) {

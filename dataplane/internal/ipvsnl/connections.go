@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// readConnections decodes /proc/net/ip_vs_conn. It calls yield for each connection whose protocol a
-// frontend can have, until yield returns false:
+// readConnections decodes /proc/net/ip_vs_conn. It calls yield for each connection with a protocol
+// that frontends can have, until yield returns false:
 //
 //	Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
 //	TCP 0A010002 9C40 0A600001 0050 0A020001 1F90 ESTABLISHED     899
@@ -34,7 +34,7 @@ func readConnections(r io.Reader, yield func(Connection) bool) error {
 }
 
 // readConnection decodes a line. ok is false if no frontend can have the protocol. states caches
-// the names of states, so connections share them.
+// state names, so connections share them.
 func readConnection(line []byte, states map[string]string) (c Connection, ok bool, err error) {
 	var words [9][]byte
 	for i := range words {

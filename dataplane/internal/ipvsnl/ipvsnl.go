@@ -11,8 +11,8 @@ import (
 )
 
 // Conn is a connection to the kernel's IPVS (Client), or to a substitute (Fake). Its methods are
-// safe for concurrent use. Errors name the object of the request. They can be compared with this
-// package's errors and with kernel error numbers by errors.Is.
+// safe for concurrent use. Errors name the requested object. errors.Is can compare them with this
+// package's errors and with kernel error numbers.
 type Conn interface {
 	// Do applies changes in order. It returns nil if all changes succeeded. Otherwise it returns an
 	// error or nil for each change. It continues after a failure.
@@ -21,16 +21,16 @@ type Conn interface {
 	// server does not exist.
 	Service(ctx context.Context, key balancer.Key) (ServiceState, error)
 	// Services reads all virtual servers in no particular order. It skips virtual servers without a
-	// key, and ranges of ports that no earlier request has named. While virtual servers are deleted
-	// in any network namespace, the kernel (6.1) may silently omit others. So a missing entry does
-	// not prove that the virtual server is missing.
+	// key, and port ranges that no earlier request has named. While virtual servers are deleted in
+	// any network namespace, the kernel (6.1) may silently omit other virtual servers. So a missing
+	// entry does not prove that the virtual server is missing.
 	Services(ctx context.Context) ([]ServiceState, error)
 	// Destinations reads the destinations of a virtual server in no particular order. It returns
 	// ErrNoService if the virtual server does not exist.
 	Destinations(ctx context.Context, key balancer.Key) ([]DestinationState, error)
-	// Table reads all virtual servers with their destinations. It is the fastest method, but
-	// returns fewer details. It skips the same virtual servers as Services. Concurrent changes may
-	// be missed or read partially. If other network namespaces have virtual servers, the kernel
+	// Table reads all virtual servers with their destinations. It is the fastest way to read them,
+	// but returns fewer details. It skips the same virtual servers as Services. Concurrent changes
+	// may be missed or read partially. If other network namespaces have virtual servers, the kernel
 	// (6.1) may omit entries at any time. It counts foreign entries when it saves its position in
 	// the table, but not when it restores the position. So a missing entry does not prove that the
 	// virtual server is missing.
@@ -39,11 +39,11 @@ type Conn interface {
 	// mark. Its cost does not depend on their number. The kernel does not count other virtual
 	// servers.
 	Services4(ctx context.Context) (int, error)
-	// Timeouts returns the times for which the kernel keeps connections without packets.
+	// Timeouts returns how long the kernel keeps connections without packets.
 	Timeouts(ctx context.Context) (Timeouts, error)
-	// SetTimeouts sets the timeouts that are not zero, and keeps the others.
+	// SetTimeouts sets the timeouts that are not zero in t. Other timeouts do not change.
 	SetTimeouts(ctx context.Context, t Timeouts) error
-	// Connections yields the entries of the table of connections. It ends after an error.
+	// Connections yields the entries of the connection table. It stops after an error.
 	Connections(ctx context.Context) iter.Seq2[Connection, error]
 	// HasScheduler reports whether the kernel supports a scheduler. If necessary, it loads the
 	// scheduler's module.
@@ -52,8 +52,8 @@ type Conn interface {
 	Close() error
 }
 
-// Flags are the flags of a virtual server: IP_VS_SVC_F_... in include/uapi/linux/ip_vs.h. Bits
-// without a name here are preserved.
+// Flags are a virtual server's flags: IP_VS_SVC_F_... in include/uapi/linux/ip_vs.h. Bits that have
+// no name here are preserved.
 type Flags uint32
 
 // These are the flags.
@@ -64,22 +64,22 @@ const (
 	// or is overloaded.
 	Fallback Flags = 1 << 3
 
-	// hashed marks a virtual server in the kernel's table. The kernel sets it, so all virtual
-	// servers that are read have it.
+	// hashed marks a virtual server in the kernel's table. The kernel sets this flag itself, so
+	// every virtual server read from the kernel has it.
 	hashed Flags = 1 << 1
 )
 
-// Service is a virtual server. A key with a range of ports stands for the firewall mark that [Mark]
-// returns. Packets need this mark to reach the virtual server, and keep their port. Its
-// destinations have the first port of the range.
+// Service is a virtual server. A key with a port range represents the firewall mark that [Mark]
+// returns. Packets need this mark to reach the virtual server, and keep their port. The
+// destinations of such a virtual server have the range's first port.
 type Service struct {
 	Key balancer.Key
-	// Scheduler is the kernel's name of the scheduler. For example, "wrr" is in the module
-	// ip_vs_wrr.
+	// Scheduler is the kernel's name for the scheduler. For example, the module ip_vs_wrr contains
+	// "wrr".
 	Scheduler string
 	Flags     Flags
-	// Timeout is the time for which a client is sent to the same destination after its last
-	// connection, if Flags contains Persistent. It is in whole seconds, and at most MaxTimeout.
+	// Timeout is how long a client is sent to the same destination after its last connection, if
+	// Flags contains Persistent. It is in whole seconds, and at most MaxTimeout.
 	Timeout time.Duration
 	// Prefix is the prefix length by which clients are grouped. If 0, each address is a client.
 	Prefix int
@@ -89,7 +89,7 @@ type Service struct {
 // ticks per second.
 const MaxTimeout = (1<<32 - 1) / 1000 * time.Second
 
-// These forwarding methods are only used by virtual servers of other programs.
+// Only other programs' virtual servers use these forwarding methods.
 const (
 	// LocalForward delivers packets to the host itself.
 	LocalForward balancer.Forward = "local"
@@ -104,15 +104,15 @@ type Destination struct {
 	// Weight is the share of new connections; 0 means no new connections. It is at most 1<<31 - 1,
 	// but not all schedulers support such large weights.
 	Weight int
-	// Upper and Lower are thresholds of connections. Once the destination has Upper connections, it
-	// gets no new connections until it has fewer than Lower. If Lower is 0, three quarters of Upper
-	// are used instead. If Upper is 0, there is no threshold. Lower is at most Upper, and Upper at
+	// Upper and Lower are connection thresholds. Once the destination has Upper connections, it
+	// gets no new connections until it has fewer than Lower. If Lower is 0, the kernel uses three
+	// quarters of Upper. If Upper is 0, there is no threshold. Lower is at most Upper, and Upper at
 	// most 1<<31 - 1.
 	Upper, Lower uint32
 }
 
-// Stats holds the counters since the creation of a virtual server or destination. A destination
-// that is added again while it has old connections keeps its counts.
+// Stats holds the counters of a virtual server or destination since its creation. A destination
+// that is added again while it still has connections keeps its counts.
 type Stats struct {
 	Connections uint64
 	// In counts packets from clients, and Out packets to clients. With dr and tunnel, packets to
@@ -121,13 +121,13 @@ type Stats struct {
 	InBytes, OutBytes     uint64
 }
 
-// ServiceState is the kernel's state of a virtual server.
+// ServiceState is a virtual server in the kernel.
 type ServiceState struct {
 	Service
 	Stats
 }
 
-// DestinationState is the kernel's state of a destination.
+// DestinationState is a destination in the kernel.
 type DestinationState struct {
 	Destination
 	// Active is the number of established TCP and SCTP connections according to the kernel. With dr
@@ -137,24 +137,24 @@ type DestinationState struct {
 	Stats
 }
 
-// TableService is a virtual server as shown in the table.
+// TableService is a virtual server as /proc/net/ip_vs shows it.
 type TableService struct {
 	Scheduler string
 	// Destinations are in the kernel's order: the newest destination is first.
 	Destinations []TableDestination
 }
 
-// TableDestination is a destination as shown in the table.
+// TableDestination is a destination as /proc/net/ip_vs shows it.
 type TableDestination struct {
 	Addr netip.AddrPort
-	// Forward is also NATForward for BypassForward, because the table does not distinguish them.
+	// Forward is NATForward even if the kernel has BypassForward, because the table does not
+	// distinguish them.
 	Forward          balancer.Forward
 	Weight           int
 	Active, Inactive uint32
 }
 
-// Timeouts holds the times for which the kernel keeps connections without packets, in whole
-// seconds.
+// Timeouts holds how long the kernel keeps connections without packets, in whole seconds.
 type Timeouts struct {
 	TCP, TCPFin, UDP time.Duration
 }
@@ -168,22 +168,21 @@ func (t Timeouts) Invalid() error {
 	return nil
 }
 
-// MaxIdle is the maximum of a timeout. A timeout must fit in the kernel's signed number of ticks,
+// MaxIdle is the maximum of each timeout, which must fit in the kernel's signed number of ticks,
 // with up to 1,000 ticks per second.
 const MaxIdle = (1<<31 - 1) / 1000 * time.Second
 
-// Connection is an entry of the table of connections.
+// Connection is an entry in the connection table.
 type Connection struct {
 	Proto balancer.Protocol
-	// Client is the source of the connection, Frontend is its destination, and Backend is the
-	// endpoint.
+	// Client is the connection's source, Frontend is its destination, and Backend is the endpoint.
 	Client, Frontend, Backend netip.AddrPort
-	// State is the kernel's name of the state in lower case, such as "established", "fin_wait" or
+	// State is the kernel's name for the state in lower case, such as "established", "fin_wait" or
 	// "udp".
 	State string
 	// Expires is the time until the entry is removed if no packet arrives.
 	Expires time.Duration
-	// Template reports whether the entry is a persistence template instead of a connection. The
-	// client of a template has port 0.
+	// Template reports whether the entry is a persistence template instead of a connection. A
+	// template's client has port 0.
 	Template bool
 }

@@ -10,12 +10,13 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Client is the connection to the kernel's IPVS in the network namespace of the process.
+// Client is the connection to the kernel's IPVS in the process's network namespace.
 //
-// A caller acquires the single socket. It passes the socket to a goroutine that communicates with
-// the kernel, and limits the time of that goroutine. A system call can't be interrupted, and may
-// hang because of the kernel's lock or a module that the kernel loads. If an answer does not arrive
-// in time, the socket and its goroutine are abandoned, and the next request uses a new socket.
+// A caller acquires the single socket, and passes it to a goroutine that communicates with the
+// kernel. It limits how long it waits for that goroutine, because a system call can't be
+// interrupted, and may hang because of the kernel's lock or a module that the kernel loads. If an
+// answer does not arrive in time, the socket and its goroutine are abandoned, and the next request
+// uses a new socket.
 type Client struct {
 	// turn holds the socket for the next caller, or nil if the caller must open it.
 	turn chan *socket
@@ -31,8 +32,8 @@ type Client struct {
 
 var _ Conn = (*Client)(nil)
 
-// maxExchange is the maximum duration of an exchange. Loading a scheduler's module is the slowest
-// legitimate operation.
+// maxExchange is the maximum duration of an exchange (a request with its answers). Loading a
+// scheduler's module is the slowest legitimate operation.
 const maxExchange = 10 * time.Second
 
 func newKernel(open func(context.Context) (*socket, error), limit time.Duration) *Client {
@@ -76,8 +77,8 @@ func (k *Client) acquire(ctx context.Context) (s *socket, err error) {
 }
 
 // ask sends the messages that the function write builds, and calls read to receive the answers. If
-// this takes too long, it returns ErrNoAnswer, and read may still be running. In this case the
-// caller must not use data that read modifies, except for its results.
+// this takes too long, it returns ErrNoAnswer while read may still be running. In this case, the
+// caller must not use data that read modifies.
 func ask[T any](ctx context.Context, k *Client, write func(*socket), read func(*socket) (T, error)) (T, error) {
 	s, err := k.acquire(ctx)
 	if err != nil {
@@ -92,7 +93,7 @@ func ask[T any](ctx context.Context, k *Client, write func(*socket), read func(*
 		}
 		return read(s)
 	})
-	if late || s.owing { // late answers must not arrive on a reused socket
+	if late || s.owing { // the next request must not receive late answers
 		s.abandon()
 		k.turn <- nil
 	} else {
@@ -101,7 +102,8 @@ func ask[T any](ctx context.Context, k *Client, write func(*socket), read func(*
 	return answer, err
 }
 
-// watch runs do in a goroutine. late reports whether ctx ended or limit passed before do returned.
+// watch calls do in a goroutine. late reports whether ctx was done or limit had passed before do
+// returned.
 func watch[T any](ctx context.Context, limit time.Duration, do func() (T, error)) (answer T, late bool, err error) {
 	type result struct {
 		answer T
@@ -124,9 +126,9 @@ func watch[T any](ctx context.Context, limit time.Duration, do func() (T, error)
 	}
 }
 
-// unloaded returns the reason why IPVS can't answer after it was removed from the kernel, and makes
-// the next request look for IPVS again. It returns nil if IPVS is loaded. It is necessary because
-// the kernel uses the same error number for missing destinations and schedulers.
+// unloaded checks whether IPVS was removed from the kernel. If so, it returns the reason, and makes
+// the next request look for IPVS again. If IPVS is loaded, it returns nil. This check is necessary
+// because the kernel uses the same error number for a missing destination or scheduler.
 func (k *Client) unloaded() (err error) {
 	var s *socket
 	select {

@@ -14,8 +14,8 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// kernel returns a Client for the kernel's IPVS. It deletes all virtual servers at once, and again
-// at the end of the test.
+// kernel returns a Client for the kernel's IPVS. It deletes all virtual servers immediately, and
+// again at the end of the test.
 func kernel(t testing.TB) *Client {
 	t.Helper()
 	lab.NeedIPVS(t)
@@ -34,7 +34,7 @@ func kernel(t testing.TB) *Client {
 	return k
 }
 
-// empty deletes all virtual servers, except those with firewall marks.
+// empty deletes all virtual servers, except virtual servers with firewall marks.
 func empty(ctx context.Context, c Conn) error {
 	all, err := c.Services(ctx)
 	if err != nil {
@@ -62,7 +62,7 @@ func sortedServices(all []ServiceState) []ServiceState {
 	return all
 }
 
-// seen holds everything that can be read through a Conn.
+// seen holds all data that can be read through a Conn.
 type seen struct {
 	Services     []ServiceState
 	Single       []ServiceState

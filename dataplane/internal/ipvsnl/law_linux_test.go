@@ -20,8 +20,8 @@ import (
 
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
-// randomOp returns an op with valid or invalid values in each field. Ops affect one another,
-// because randomOp uses only a few virtual servers and destinations.
+// randomOp returns an op with a valid or invalid value in each field. Ops affect one another,
+// because randomOp uses few virtual servers and destinations.
 func randomOp(r *rand.Rand) ipvsnl.Op {
 	s := ipvsnl.Service{
 		Key: balancer.Key{
@@ -48,7 +48,7 @@ func randomOp(r *rand.Rand) ipvsnl.Op {
 
 // TestIPVSHistories makes the same random changes in the kernel and in a Fake. Both must refuse the
 // same changes for the same reason, and all ways of reading must show the same state. No other test
-// uses these VIPs. Otherwise, a destination that is added again would have old connections.
+// uses these VIPs, because a destination that is added again might still have old connections.
 func TestIPVSHistories(t *testing.T) {
 	k := ipvsnl.NewKernel(t)
 	schedulers := []string{}
@@ -62,7 +62,7 @@ func TestIPVSHistories(t *testing.T) {
 		}
 	}
 	if want := []string{"rr", "wrr", "lc", "wlc", "dh", "sh", "mh", "sed", "nq"}; slices.ContainsFunc(want, func(s string) bool { return !slices.Contains(schedulers, s) }) || slices.Contains(schedulers, "nosuch") {
-		t.Fatalf("schedulers of the kernel = %q, want %q to be among them", schedulers, want)
+		t.Fatalf("kernel's schedulers = %q, want %q among them", schedulers, want)
 	}
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -79,22 +79,22 @@ func TestIPVSHistories(t *testing.T) {
 				}
 				real, fake := k.Do(t.Context(), ops), f.Do(t.Context(), ops)
 				if (real == nil) != (fake == nil) {
-					t.Fatalf("errors of the kernel = %v, of the fake = %v, want equal errors", real, fake)
+					t.Fatalf("kernel's errors = %v, fake's = %v; want equal errors", real, fake)
 				}
 				for i := range real {
 					if fmt.Sprint(real[i]) != fmt.Sprint(fake[i]) {
-						t.Fatalf("%+v %+v\nerror of the kernel = %v\nerror of the fake = %v, want the same", ops[i].Service, ops[i].Destination, real[i], fake[i])
+						t.Fatalf("%+v %+v\nkernel's error = %v\nfake's error = %v, want the same", ops[i].Service, ops[i].Destination, real[i], fake[i])
 					}
 				}
 				if diff := cmp.Diff(ipvsnl.Look(t, f), ipvsnl.Look(t, k), ipvsnl.Addresses, cmpopts.EquateEmpty()); diff != "" {
-					t.Fatalf("state of the kernel (+) differs from the fake (-), want equal states:\n%s", diff)
+					t.Fatalf("difference between the fake's state (-) and the kernel's state (+), want none:\n%s", diff)
 				}
 			}
 		})
 	}
 }
 
-// TestIPVSTimeouts sets some of the timeouts. The other timeouts must not change.
+// TestIPVSTimeouts sets some timeouts. The other timeouts must not change.
 func TestIPVSTimeouts(t *testing.T) {
 	k := ipvsnl.NewKernel(t)
 	old, err := k.Timeouts(t.Context())
@@ -113,12 +113,12 @@ func TestIPVSTimeouts(t *testing.T) {
 	} {
 		real, fake := k.SetTimeouts(t.Context(), set), f.SetTimeouts(t.Context(), set)
 		if fmt.Sprint(real) != fmt.Sprint(fake) {
-			t.Errorf("setting %+v: error of the kernel = %v, of the fake = %v, want the same", set, real, fake)
+			t.Errorf("setting %+v: kernel's error = %v, fake's = %v; want the same", set, real, fake)
 		}
 		got, err := k.Timeouts(t.Context())
 		want, fakeErr := f.Timeouts(t.Context())
 		if got != want || err != nil || fakeErr != nil {
-			t.Errorf("after setting %+v: timeouts of the kernel = %+v, %v; of the fake = %+v, %v; want the same", set, got, err, want, fakeErr)
+			t.Errorf("after setting %+v: kernel's timeouts = %+v, %v; fake's = %+v, %v; want the same", set, got, err, want, fakeErr)
 		}
 	}
 }

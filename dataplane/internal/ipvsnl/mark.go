@@ -8,19 +8,19 @@ import (
 	"vipd/balancer"
 )
 
-// Mark returns the firewall mark of the virtual server of a range of ports, because the kernel's
-// keys have a single port. The mark depends only on the key, so a new process finds the virtual
-// servers of an earlier process. If two keys have the same mark, which is very rare, the kernel
-// refuses the second virtual server.
+// Mark returns the firewall mark of the virtual server for a port range, because the kernel's keys
+// have a single port. The mark depends only on the key, so a new process finds an earlier process's
+// virtual servers. If two keys have the same mark, which is very rare, the kernel refuses the
+// second virtual server.
 func Mark(k balancer.Key) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(k.String())) // it returns no errors
 	return cmp.Or(h.Sum32(), 1)
 }
 
-// swapPort converts the port of a destination of a virtual server to the kernel's port, and back.
-// For a range of ports, the first port of the range stands for the kernel's port 0, which keeps the
-// port of the connection.
+// swapPort converts a destination's port to the kernel's port, and back. k is the virtual server's
+// key. For a port range, the range's first port represents the kernel's port 0, which keeps the
+// connection's port.
 func swapPort(k balancer.Key, port uint16) uint16 {
 	switch {
 	case !k.Port.IsRange():
@@ -32,11 +32,10 @@ func swapPort(k balancer.Key, port uint16) uint16 {
 	return port
 }
 
-// marks holds the keys of the ranges of ports in requests, by their marks. It is safe for
-// concurrent use.
+// marks maps marks to the port range keys that requests have contained. It is safe for concurrent
+// use.
 type marks struct{ keys sync.Map }
 
-// note records the key of a request.
 func (m *marks) note(k balancer.Key) {
 	if k.Port.IsRange() {
 		m.keys.Store(Mark(k), k)
@@ -44,7 +43,7 @@ func (m *marks) note(k balancer.Key) {
 }
 
 // find returns the key with a mark. It returns false for an unknown mark, which belongs to another
-// program's virtual server. A nil marks knows none.
+// program's virtual server. If m is nil, all marks are unknown.
 func (m *marks) find(mark uint32) (k balancer.Key, ok bool) {
 	if m == nil {
 		return k, false

@@ -13,19 +13,19 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// These are the types of messages that are not a [Verb] (IPVS_CMD_..., include/uapi/linux/ip_vs.h).
+// These are message types that are not a [Verb] (IPVS_CMD_..., include/uapi/linux/ip_vs.h).
 const (
 	getService     = 4
 	getDestination = 8
 )
 
-// These are the attributes of a message (IPVS_CMD_ATTR_...).
+// These are message attributes (IPVS_CMD_ATTR_...).
 const (
 	aboutService     = 1
 	aboutDestination = 2
 )
 
-// These are the attributes of a virtual server (IPVS_SVC_ATTR_...).
+// These are virtual server attributes (IPVS_SVC_ATTR_...).
 const (
 	serviceFamily    = 1
 	serviceProtocol  = 2
@@ -40,7 +40,7 @@ const (
 	serviceStats64   = 12
 )
 
-// These are the attributes of a destination (IPVS_DEST_ATTR_...).
+// These are destination attributes (IPVS_DEST_ATTR_...).
 const (
 	destinationAddr     = 1
 	destinationPort     = 2
@@ -55,7 +55,7 @@ const (
 	destinationStats64  = 12
 )
 
-// These are the attributes of counters (IPVS_STATS_ATTR_...).
+// These are counter attributes (IPVS_STATS_ATTR_...).
 const (
 	statsConnections = 1
 	statsInPackets   = 2
@@ -64,10 +64,9 @@ const (
 	statsOutBytes    = 5
 )
 
-// version is the version of the protocol (IPVS_GENL_VERSION).
+// version is the protocol version (IPVS_GENL_VERSION).
 const version = 1
 
-// begin starts a message.
 func (s *socket) begin(command byte, flags uint16) {
 	s.seq++
 	s.Begin(s.family, flags, s.seq, command, version, 0, 0) // genlmsghdr
@@ -80,7 +79,6 @@ func familyOf(a netip.Addr) uint16 {
 	return unix.AF_INET6
 }
 
-// op writes a change.
 func (s *socket) op(o *Op) {
 	s.begin(byte(o.Verb), 0)
 	s.Nest(aboutService)
@@ -97,7 +95,6 @@ func (s *socket) op(o *Op) {
 	s.End()
 }
 
-// key writes the key of the virtual server.
 func (s *socket) key(k balancer.Key) {
 	s.Native16(serviceFamily, familyOf(k.Addr))
 	if k.Port.IsRange() {
@@ -118,8 +115,8 @@ func (s *socket) service(v *Service) {
 	s.netmask(cmp.Or(v.Prefix, v.Key.Addr.BitLen()), v.Key.Addr.Is4())
 }
 
-// netmask sets the prefix length of persistent clients. IPv4 uses a mask. IPv6 uses the length,
-// which the kernel requires even without persistence.
+// netmask sets the prefix length of persistent clients. IPv4 uses a mask. IPv6 uses the prefix
+// length, which the kernel requires even without persistence.
 func (s *socket) netmask(prefix int, is4 bool) {
 	if is4 {
 		s.Wire32(serviceNetmask, ^uint32(0)<<(32-prefix))
@@ -174,7 +171,7 @@ func (a *attributes) counter() uint64 {
 	return binary.NativeEndian.Uint64(a.Value)
 }
 
-// addrOf decodes an address, which occupies 16 bytes in both families.
+// addrOf decodes an address, which has 16 bytes in both families.
 func addrOf(b []byte, family uint16) (netip.Addr, bool) {
 	switch {
 	case family == unix.AF_INET && len(b) >= 4:
@@ -185,7 +182,7 @@ func addrOf(b []byte, family uint16) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// about returns the attributes that are nested in the attribute of the given kind.
+// about returns the attributes that are nested in the attribute of this kind.
 func about(body []byte, kind uint16) (attributes, error) {
 	if len(body) < unix.GENL_HDRLEN {
 		return attributes{}, nlsock.ErrMalformed
@@ -300,7 +297,7 @@ func readDestination(body []byte, of balancer.Key) (d DestinationState, err erro
 	return d, err
 }
 
-// readStats decodes 64-bit counters, or the 32-bit counters of kernels before Linux 4.1.
+// readStats decodes 64-bit counters, or 32-bit counters from kernels before Linux 4.1.
 func readStats(narrow, wide []byte) (s Stats, err error) {
 	if wide == nil {
 		wide = narrow

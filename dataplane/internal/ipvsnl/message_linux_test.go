@@ -10,8 +10,8 @@ import (
 	"vipd/balancer"
 )
 
-// counters adds the counters of a virtual server or destination to a message. Each counter has a
-// size of 4 or 8 bytes.
+// counters adds the counters of a virtual server or destination to a message. Each counter has size
+// bytes, 4 or 8.
 func counters(s *socket, kind uint16, size int, first uint64) {
 	s.Nest(kind)
 	for i := range uint16(5) {
@@ -25,8 +25,8 @@ func counters(s *socket, kind uint16, size int, first uint64) {
 	s.Unnest()
 }
 
-// TestWideCounters reads counters that need more than 32 bits. The counters with 32 bits must be
-// used only if those with 64 bits are missing.
+// TestWideCounters reads counters that need more than 32 bits. 32-bit counters must be used only if
+// 64-bit counters are missing.
 func TestWideCounters(t *testing.T) {
 	const beyond = 1 << 40
 	for _, c := range []struct {
@@ -69,8 +69,8 @@ func TestWideCounters(t *testing.T) {
 }
 
 // TestRangeMessages encodes a virtual server for a port range, and its destinations. If the mark is
-// known, decoding must return the same values. In a message, port 0 must represent the first port
-// of the range.
+// known, decoding must return the same values. In a message, port 0 must represent the range's
+// first port.
 func TestRangeMessages(t *testing.T) {
 	k := key("10.96.0.1:8000-8999")
 	for _, port := range []uint16{8000, 0, 9000} {

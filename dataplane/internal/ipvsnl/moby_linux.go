@@ -32,8 +32,8 @@ func (k *Client) SetTimeouts(ctx context.Context, t Timeouts) error {
 	return nil
 }
 
-// withHandle calls do with a new handle, and limits its duration like any exchange. Handles are not
-// shared, because a handle without an answer waits forever, and so do goroutines that share it.
+// withHandle calls do with a new handle. Like any exchange, the call has a time limit. Handles are
+// not shared, because a handle without an answer waits forever, and so do goroutines that share it.
 func withHandle[T any](ctx context.Context, k *Client, do func(*ipvs.Handle) (T, error)) (T, error) {
 	// Without IPVS, a handle reports success for everything and never detects that IPVS is loaded
 	// later. So IPVS must be loaded first.

@@ -34,7 +34,7 @@ func refusal(errno syscall.Errno) answer {
 
 // clientOfFakes returns a Client for fake kernels. Its first socket connects to the first kernel,
 // its second socket to the second kernel, and so on. The sockets do not use the real number of the
-// IPVS family.
+// IPVS netlink family.
 func clientOfFakes(t *testing.T, limit time.Duration, kernels ...answer) *Client {
 	t.Helper()
 	k := newKernel(func(context.Context) (*socket, error) {
@@ -86,8 +86,8 @@ func serve(peer *socket, a answer) {
 	}
 }
 
-// TestNoAnswer sends requests to a kernel that does not answer. The call must end with an error
-// that names the request, and the next call must reach another kernel.
+// TestNoAnswer sends requests to a kernel that does not answer. The call must return an error that
+// names the request, and the next call must reach another kernel.
 func TestNoAnswer(t *testing.T) {
 	k := clientOfFakes(t, 50*time.Millisecond, nil, refusal(syscall.ESRCH))
 	_, err := k.Service(t.Context(), key("10.96.0.1:80"))
@@ -101,8 +101,8 @@ func TestNoAnswer(t *testing.T) {
 }
 
 // TestNoAnswerToABatch sends several batches of changes to a kernel that does not answer. The
-// client must stop after the first batch. The error of each change must show whether the client
-// tried to make it.
+// client must stop after the first batch. Each change's error must show whether the client tried to
+// make the change.
 func TestNoAnswerToABatch(t *testing.T) {
 	k := clientOfFakes(t, 50*time.Millisecond, nil, refusal(0))
 	ops := fleet(1, 2*batchSize)
@@ -121,8 +121,8 @@ func TestNoAnswerToABatch(t *testing.T) {
 	}
 }
 
-// TestContextEnds ends the context of a call. The call must no longer wait for an answer, or for
-// other calls.
+// TestContextEnds cancels a call's context. The call must stop waiting for an answer or for other
+// calls.
 func TestContextEnds(t *testing.T) {
 	k := clientOfFakes(t, time.Hour, nil, nil, refusal(syscall.ESRCH))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -161,19 +161,19 @@ func TestUnloaded(t *testing.T) {
 	k := clientOfFakes(t, time.Hour, refusal(syscall.ENOENT), refusal(syscall.ENOENT), refusal(0))
 	op := Op{Verb: DeleteDestination, Service: Service{Key: key("10.96.0.1:80")}, Destination: Destination{Addr: at("10.2.0.1:80")}}
 	if err := errors.Join(k.Do(t.Context(), []Op{op})...); err == nil || errors.Is(err, ErrNoDestination) {
-		t.Fatalf("error of the deletion = %v, want an error other than ErrNoDestination", err)
+		t.Fatalf("deletion: error = %v, want an error other than ErrNoDestination", err)
 	}
 	if _, err := k.Services(t.Context()); err == nil || errors.Is(err, syscall.ENOENT) && !errors.Is(err, ErrUnsupported) {
-		t.Fatalf("error of Services = %v, want ErrUnsupported, or an error other than ENOENT", err)
+		t.Fatalf("Services = %v, want ErrUnsupported, or an error other than ENOENT", err)
 	}
-	do(t, k, op) // this uses the third socket
+	do(t, k, op) // uses the third socket
 }
 
-// TestMalformed makes the kernel send malformed answers. Each must result in an error.
+// TestMalformed makes the kernel send malformed answers. Each must cause an error.
 func TestMalformed(t *testing.T) {
 	garbage := func(m *nlsock.Messages) []byte {
 		b := refusal(0)(m)
-		b[0] = 200 // this is more than the length of the message
+		b[0] = 200 // more than the message's length
 		return b
 	}
 	k := clientOfFakes(t, time.Hour, garbage, garbage, refusal(0))
@@ -186,7 +186,7 @@ func TestMalformed(t *testing.T) {
 	do(t, k, fleet(1, 0)...)
 }
 
-// refuses checks that every call fails after c was closed.
+// refuses checks that every call to c fails after Close.
 func refuses(t *testing.T, c Conn) {
 	t.Helper()
 	ctx := t.Context()

@@ -34,7 +34,7 @@ type Op struct {
 	Destination Destination
 }
 
-// String describes the op in error texts.
+// String describes the op in error messages.
 func (o Op) String() string {
 	switch o.Verb {
 	case AddService:
@@ -53,7 +53,6 @@ func (o Op) String() string {
 	return fmt.Sprintf("unknown change %d", uint8(o.Verb))
 }
 
-// These are the errors for which callers test with errors.Is.
 var (
 	// ErrExists means that the virtual server or the destination already exists.
 	ErrExists = errors.New("it already exists")
@@ -101,7 +100,7 @@ func errNone(doing string, key balancer.Key) error {
 	return fmt.Errorf("%s %s: %w", doing, key, ErrNoService)
 }
 
-// Invalid returns the reason why an op can't be encoded as a message, or nil.
+// Invalid returns the reason why o can't be encoded as a message, or nil.
 func (o Op) Invalid() error {
 	s, d := &o.Service, &o.Destination
 	var err error
@@ -139,7 +138,7 @@ func plain(a netip.Addr) bool { return a.IsValid() && !a.Is4In6() && a.Zone() ==
 // (IP_VS_SCHEDNAME_MAXLEN).
 const schedulerSize = 16
 
-// methods holds the forwarding methods by their numbers, from IP_VS_CONN_F_MASQ.
+// methods holds the forwarding methods in the order of their numbers, from IP_VS_CONN_F_MASQ.
 var methods = [...]balancer.Forward{balancer.NATForward, LocalForward, balancer.TunnelForward, balancer.DRForward, BypassForward}
 
 // method returns the number of a forwarding method, or -1.

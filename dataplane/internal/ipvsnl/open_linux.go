@@ -15,16 +15,16 @@ import (
 )
 
 // tableBits is the size of the connection table, as a power of two, if this package loads IPVS. The
-// usual default of 12 results in long chains for more than 100,000 connections. A size of 20 uses 8
-// to 16 MiB of memory, and is the maximum of older kernels.
+// usual default of 12 results in long chains for more than 100,000 connections. A value of 20 uses
+// 8 to 16 MiB of memory, and is older kernels' maximum.
 const tableBits = 20
 
-// maxLoading is the maximum time for loading the module.
+// maxLoading is how long loading the module may take.
 const maxLoading = 30 * time.Second
 
 // Open finds the kernel's IPVS. If necessary, it loads IPVS with a large connection table, and logs
-// this. If IPVS is unavailable, or this process may not use IPVS, Open returns ErrUnsupported with
-// the reason and advice.
+// a message. If IPVS is unavailable, or this process may not use IPVS, Open returns ErrUnsupported
+// with the reason and advice.
 func Open(ctx context.Context, log *slog.Logger) (*Client, error) {
 	k := newKernel(func(ctx context.Context) (*socket, error) {
 		family, err := find(ctx, log)
@@ -38,20 +38,20 @@ func Open(ctx context.Context, log *slog.Logger) (*Client, error) {
 		case errors.Is(err, unix.EPERM):
 			err = fmt.Errorf("%w: reading IPVS needs root or CAP_NET_ADMIN: %w", ErrUnsupported, err)
 		case errors.Is(err, ErrUnsupported):
-			err = errors.Unwrap(err) // omit the name of the failed request
+			err = errors.Unwrap(err) // without the name of the failed request
 		}
 		return nil, errors.Join(err, k.Close())
 	}
 	return k, nil
 }
 
-// find returns the number of the IPVS family in the running kernel.
+// find returns the number of the IPVS netlink family in the running kernel.
 func find(ctx context.Context, log *slog.Logger) (uint16, error) {
 	var failed error
 	if !loaded() {
 		failed = load(ctx, log)
 	}
-	// The kernel loads a missing family on request, but without vipd's option. It does so even in
+	// The kernel loads a missing family on request, but without vipd's option. It does so even for
 	// containers that can't load modules.
 	f, err := netlink.GenlFamilyGet("IPVS")
 	switch {
@@ -89,7 +89,6 @@ func load(ctx context.Context, log *slog.Logger) error {
 	return fmt.Errorf("%w: %s", ErrUnsupported, explainFailure(said))
 }
 
-// modprobe runs modprobe, and returns its output.
 func modprobe(ctx context.Context, args ...string) ([]byte, error) {
 	program, err := exec.LookPath("modprobe")
 	if err != nil {
@@ -99,7 +98,7 @@ func modprobe(ctx context.Context, args ...string) ([]byte, error) {
 }
 
 // explainFailure returns the reason why loading ip_vs failed, with advice. It parses modprobe's
-// output. The text is short, because it is shown with the mode.
+// output. The reason is short, because it is shown next to the mode.
 func explainFailure(said string) string {
 	switch {
 	case strings.Contains(said, "not found in directory"), strings.Contains(said, "could not open moddep file"), strings.Contains(said, "No such file or directory"):

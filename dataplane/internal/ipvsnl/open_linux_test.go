@@ -11,7 +11,7 @@ import (
 )
 
 // TestLoading runs a fake modprobe that prints recorded messages. The error must contain the reason
-// and a helpful command. It must be a single line, because it is shown next to the mode.
+// and a helpful command, in a single line because it is shown next to the mode.
 func TestLoading(t *testing.T) {
 	here := release()
 	for _, c := range []struct {
@@ -62,6 +62,6 @@ func TestOpenWithoutIPVS(t *testing.T) {
 		t.Skip("needs a kernel without IPVS")
 	}
 	if !errors.Is(err, ErrUnsupported) || !strings.HasPrefix(err.Error(), ErrUnsupported.Error()) || !strings.Contains(err.Error(), "modprobe") {
-		t.Errorf("error of Open = %v, want ErrUnsupported and advice to use modprobe", err)
+		t.Errorf("Open = %v, want ErrUnsupported and advice to use modprobe", err)
 	}
 }

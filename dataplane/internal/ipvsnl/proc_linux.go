@@ -20,7 +20,7 @@ const (
 	connectionsFile = "/proc/thread-self/net/ip_vs_conn"
 )
 
-// maxTableRead is the maximum time for reading a whole table. The time grows with the size of the
+// maxTableRead is how long reading a whole table may take. The time grows with the size of the
 // table.
 const maxTableRead = 2 * time.Minute
 
@@ -44,9 +44,10 @@ func (k *Client) Table(ctx context.Context) (map[balancer.Key]TableService, erro
 	return table, nil
 }
 
-// Names returns the keys of all virtual servers that a frontend can have. others is the number of
-// all other virtual servers, which have another protocol, or a firewall mark that no key in
-// recorded has. It does not need a Client. If the module is not loaded, no virtual servers exist.
+// Names returns the keys of all virtual servers that could belong to a frontend. others is the
+// number of other virtual servers: their protocol is one that frontends can't have, or no key in
+// recorded has their firewall mark. Names does not need a Client. If the module is not loaded,
+// there are no virtual servers.
 func Names(ctx context.Context, recorded iter.Seq[balancer.Key]) (keys []balancer.Key, others int, err error) {
 	f, err := os.Open(tableFile)
 	if errors.Is(err, os.ErrNotExist) {
@@ -98,7 +99,7 @@ func (k *Client) usable(ctx context.Context) error {
 	}
 }
 
-// reader is an io.Reader that fails when its context has ended.
+// reader is an io.Reader that fails when its context is done.
 type reader struct {
 	ctx context.Context
 	r   io.Reader

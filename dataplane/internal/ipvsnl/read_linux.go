@@ -12,7 +12,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// rereads is the maximum number of repeated requests for a list whose answer overflowed the buffer.
+// rereads is how often a list is requested again because its answer overflowed the buffer.
 const rereads = 3
 
 // Service implements Conn.
@@ -66,7 +66,7 @@ func (k *Client) Destinations(ctx context.Context, key balancer.Key) ([]Destinat
 	return all, k.failed(err, doing, key)
 }
 
-// failed adds the operation and its object to err.
+// failed adds the operation and the object to err.
 func (k *Client) failed(err error, doing string, what any) error {
 	if err == nil {
 		return nil

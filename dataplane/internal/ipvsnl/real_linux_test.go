@@ -23,8 +23,8 @@ import (
 	"vipd/test/wait"
 )
 
-// failAt inserts repetitions of random additions into ops. The kernel must refuse these
-// repetitions. It returns all ops, and the indexes of the repetitions.
+// failAt repeats random additions in ops. The kernel must refuse the repeated ops. failAt returns
+// all ops, and the indexes of the repeated ops.
 func failAt(r *rand.Rand, ops []Op) ([]Op, map[int]bool) {
 	var out []Op
 	repeated := map[int]bool{}
@@ -39,13 +39,13 @@ func failAt(r *rand.Rand, ops []Op) ([]Op, map[int]bool) {
 }
 
 // TestIPVSPartsOfBatches makes a thousand changes, some of which must fail. Do must return an error
-// for each of these, and all others must succeed.
+// for each of these, and all other changes must succeed.
 func TestIPVSPartsOfBatches(t *testing.T) {
 	k := kernel(t)
 	ops, repeated := failAt(rand.New(rand.NewPCG(1, 1)), fleet(10, 100))
 	errs := k.Do(t.Context(), ops)
 	if len(errs) != len(ops) || len(repeated) < 20 {
-		t.Fatalf("number of errors = %d for %d changes with %d repetitions, want 1 for each change", len(errs), len(ops), len(repeated))
+		t.Fatalf("errors = %d for %d changes with %d repetitions, want 1 for each change", len(errs), len(ops), len(repeated))
 	}
 	for i, err := range errs {
 		if repeated[i] != errors.Is(err, ErrExists) || !repeated[i] && err != nil {
@@ -61,16 +61,16 @@ func TestIPVSPartsOfBatches(t *testing.T) {
 			t.Errorf("destinations of %s = %d, want 100", k, len(e.Destinations))
 		}
 	}
-	// If all changes are refused, the answers need more space than if only some are refused.
+	// If all changes are refused, the answers need the most space.
 	for i, err := range k.Do(t.Context(), ops) {
 		if !errors.Is(err, ErrExists) {
-			t.Fatalf("error of the repeated %s = %v, want ErrExists", ops[i], err)
+			t.Fatalf("repeated %s: error = %v, want ErrExists", ops[i], err)
 		}
 	}
 }
 
 // TestIPVSLostRefusals makes the buffer too small for the kernel's refusals, so some of them are
-// lost. A change whose refusal was lost must not count as a success. Later changes must work.
+// lost. A change whose refusal was lost must not count as successful. Later changes must work.
 func TestIPVSLostRefusals(t *testing.T) {
 	k := kernel(t)
 	ops := fleet(1, batchSize-1)
@@ -92,7 +92,7 @@ func TestIPVSLostRefusals(t *testing.T) {
 		case errors.Is(err, ErrNoAnswer):
 			unknown++
 		default:
-			t.Errorf("error of %s = %v, want ErrExists or an unknown result", ops[i], err)
+			t.Errorf("%s: error = %v, want ErrExists or an unknown result", ops[i], err)
 		}
 	}
 	if known+unknown != len(ops) || unknown == 0 {
@@ -100,7 +100,7 @@ func TestIPVSLostRefusals(t *testing.T) {
 	}
 	for i, err := range k.Do(t.Context(), ops) {
 		if !errors.Is(err, ErrExists) {
-			t.Fatalf("error of %s = %v, want ErrExists", ops[i], err)
+			t.Fatalf("%s: error = %v, want ErrExists", ops[i], err)
 		}
 	}
 }
@@ -130,7 +130,7 @@ func TestIPVSSeveralAtOnce(t *testing.T) {
 				}
 				for i, err := range k.Do(t.Context(), ops) {
 					if (i%2 == 1) != errors.Is(err, ErrExists) {
-						t.Errorf("error of %s = %v, want ErrExists = %v", ops[i], err, i%2 == 1)
+						t.Errorf("%s: error = %v, want ErrExists = %v", ops[i], err, i%2 == 1)
 					}
 				}
 				got, err := k.Destinations(t.Context(), s.Key)
@@ -165,7 +165,7 @@ func TestIPVSSocketIsReplaced(t *testing.T) {
 	}
 	k.turn <- s
 	if all, err := k.Services(t.Context()); err == nil {
-		t.Fatalf("Services over a closed socket = %v, want an error", all)
+		t.Fatalf("Services on a closed socket = %v, want an error", all)
 	}
 	s = <-k.turn
 	if s != nil {
@@ -193,9 +193,9 @@ func TestIPVSServices4(t *testing.T) {
 	}
 }
 
-// TestIPVSHasScheduler asks whether schedulers exist. Afterwards, no objects may remain. If the
+// TestIPVSHasScheduler checks whether schedulers exist. Afterwards, no objects may remain. If the
 // kernel lacks IPv6, the result must be true, because the kernel then refuses the request before it
-// looks for the scheduler.
+// checks the scheduler.
 func TestIPVSHasScheduler(t *testing.T) {
 	k := kernel(t)
 	before := readServers(t, k)
@@ -228,8 +228,8 @@ func TestIPVSMarks(t *testing.T) {
 	}
 }
 
-// TestIPVSTraffic sends traffic to virtual servers. The traffic must be counted. Connections must
-// be listed while they exist.
+// TestIPVSTraffic sends traffic to virtual servers. The traffic must be counted, and connections
+// must be listed while they exist.
 func TestIPVSTraffic(t *testing.T) {
 	k := kernel(t)
 	l := lab.New(t)
@@ -265,7 +265,7 @@ func TestIPVSTraffic(t *testing.T) {
 	}
 }
 
-// datagramsCount sends a known number of bytes in both directions. It checks that they are counted.
+// datagramsCount sends a known number of bytes in both directions. It checks that IPVS counts them.
 func datagramsCount(t *testing.T, k *Client, client *lab.NS, s Service, endpoint netip.AddrPort, header uint64) {
 	t.Helper()
 	const n, size = 50, 1000
@@ -294,8 +294,8 @@ func datagramsCount(t *testing.T, k *Client, client *lab.NS, s Service, endpoint
 	}
 }
 
-// counted waits until a virtual server and its only destination have the given counts. It has to
-// wait because the kernel updates counts only every two seconds.
+// counted waits until a virtual server and its only destination have the expected counts. The wait
+// is necessary because the kernel updates counts only every two seconds.
 func counted(t *testing.T, k *Client, key balancer.Key, endpoint netip.AddrPort, want Stats, conns DestinationState) {
 	t.Helper()
 	var service ServiceState
@@ -318,7 +318,7 @@ func counted(t *testing.T, k *Client, key balancer.Key, endpoint netip.AddrPort,
 	})
 	all, err := k.Services(t.Context())
 	if err != nil || !slices.Contains(all, service) {
-		t.Errorf("virtual servers = %+v, %v; want %+v to be among them", all, err, service)
+		t.Errorf("virtual servers = %+v, %v; want %+v among them", all, err, service)
 	}
 	table, err := k.Table(t.Context())
 	want1 := []TableDestination{{endpoint, balancer.NATForward, 1, conns.Active, conns.Inactive}}
@@ -340,7 +340,7 @@ func connectionsOf(t *testing.T, k *Client, key balancer.Key) (all []Connection)
 	return all
 }
 
-// connectionsComeAndGo opens three connections and ends one of them. The counts of the destination
+// connectionsComeAndGo opens three connections and closes one of them. The destination's counts
 // must agree with the list of connections.
 func connectionsComeAndGo(t *testing.T, k *Client, client *lab.NS, s Service, endpoint netip.AddrPort) {
 	t.Helper()
@@ -376,6 +376,6 @@ func connectionsComeAndGo(t *testing.T, k *Client, client *lab.NS, s Service, en
 	}
 	slices.Sort(states)
 	if len(states) != 4 || states[1] != "established false" || states[2] != "established false" || !slices.ContainsFunc(states, func(s string) bool { return strings.HasSuffix(s, "true") }) {
-		t.Errorf("states of connections = %q, want two established connections, one that has ended, and one template", states)
+		t.Errorf("states of connections = %q, want two established connections, one closed connection, and one template", states)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"vipd/balancer"
 )
 
-// HasScheduler implements [Conn]. It tries to add an impossible virtual server. The kernel looks
+// HasScheduler implements [Conn]. It tries to add an invalid virtual server. The kernel searches
 // for the scheduler, and loads its module, before it refuses an empty prefix for persistent IPv6
 // clients. So the request creates no object that other programs could see or that could remain if
 // this process were killed.
@@ -24,7 +24,7 @@ func (k *Client) HasScheduler(ctx context.Context, name string) (bool, error) {
 		s.Nest(aboutService)
 		s.key(nobody6)
 		s.service(&Service{Key: nobody6, Scheduler: name})
-		s.Native32(serviceNetmask, 0) // overrides the earlier attribute of this kind
+		s.Native32(serviceNetmask, 0) // overrides the previous attribute of this kind
 		s.Unnest()
 		s.End()
 	}, func(s *socket) ([]error, error) { return s.refusals(1) })
@@ -38,10 +38,10 @@ func (k *Client) HasScheduler(ctx context.Context, name string) (bool, error) {
 	return has, nil
 }
 
-// foundScheduler interprets the refusal of the impossible virtual server.
+// foundScheduler interprets the kernel's refusal of the invalid virtual server.
 func (k *Client) foundScheduler(refusal error) (bool, error) {
 	switch refusal {
-	case syscall.EINVAL, syscall.EAFNOSUPPORT: // a kernel without IPv6 returns EAFNOSUPPORT before it looks for the scheduler
+	case syscall.EINVAL, syscall.EAFNOSUPPORT: // a kernel without IPv6 returns EAFNOSUPPORT before it searches for the scheduler
 		return true, nil
 	case syscall.ENOENT:
 		return false, k.unloaded()

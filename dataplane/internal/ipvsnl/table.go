@@ -12,8 +12,8 @@ import (
 	"vipd/balancer"
 )
 
-// readTable decodes /proc/net/ip_vs. It also counts the virtual servers that no frontend can have,
-// because they have an unknown firewall mark, or another protocol.
+// readTable decodes /proc/net/ip_vs. It also counts the virtual servers that can't belong to a
+// frontend, because of an unknown firewall mark or another protocol.
 //
 //	IP Virtual Server version 1.2.1 (size=4096)
 //	Prot LocalAddress:Port Scheduler Flags
@@ -42,17 +42,17 @@ func readTable(r io.Reader, known *marks) (table map[balancer.Key]TableService, 
 // whole virtual server if that is longer.
 const lineBuffer = 64 << 10
 
-// tableReader assembles virtual servers from the lines of the table.
+// tableReader assembles virtual servers from the table's lines.
 type tableReader struct {
 	known  *marks
 	table  map[balancer.Key]TableService
 	others int
 	// key and entry describe the virtual server whose destinations follow. If entry.Scheduler is
-	// "", no virtual server was read.
+	// "", no virtual server has been read.
 	key   balancer.Key
 	entry TableService
-	// destinations holds the destinations of several virtual servers, which share the array. The
-	// destinations of entry start at first.
+	// destinations holds several virtual servers' destinations in a shared array. The destinations
+	// of entry start at first.
 	destinations []TableDestination
 	first        int
 	names        map[string]string
@@ -101,8 +101,8 @@ func (t *tableReader) line(line []byte) error {
 	return nil
 }
 
-// keyOf decodes the first two words of a virtual server. The key has no protocol if no frontend can
-// have it.
+// keyOf decodes the first two words of a virtual server's line. The key has no protocol if no
+// frontend can have that protocol.
 func (t *tableReader) keyOf(kind, at []byte) (k balancer.Key, err error) {
 	if string(kind) == "FWM" {
 		mark, ok := hexNumber(at, 8)
@@ -152,7 +152,7 @@ func (t *tableReader) name(b []byte) string {
 	return s
 }
 
-// errLine means that a line does not have the format of Linux up to 6.18.
+// errLine means that a line does not have the format that Linux uses (up to 6.18).
 var errLine = fmt.Errorf("its format is unknown")
 
 func protocolNamed(word []byte) balancer.Protocol {
@@ -183,7 +183,7 @@ func forwardNamed(word []byte) balancer.Forward {
 	return ""
 }
 
-// cut returns the first word of a line, and the rest of the line without leading blanks.
+// cut returns a line's first word, and what follows it, without leading blanks.
 func cut(line []byte) (word, rest []byte) {
 	i := 0
 	for i < len(line) && line[i] == ' ' {
@@ -212,7 +212,8 @@ func hexAddrPort(b []byte) (netip.AddrPort, error) {
 	return hexAddr(at, port)
 }
 
-// hexAddr decodes 0A600001 or an IPv6 address with all its digits, and a port with four digits.
+// hexAddr decodes an address, such as 0A600001 or an IPv6 address with all its digits, and a port
+// with four digits.
 func hexAddr(at, port []byte) (netip.AddrPort, error) {
 	p, ok := hexNumber(port, 4)
 	if !ok {
@@ -241,7 +242,7 @@ func hexAddr(at, port []byte) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(netip.AddrFrom16(a), uint16(p)), nil
 }
 
-// hexNumber decodes a hexadecimal number with the given number of digits.
+// hexNumber decodes a hexadecimal number with this number of digits.
 func hexNumber(b []byte, digits int) (n uint32, ok bool) {
 	if len(b) != digits {
 		return 0, false

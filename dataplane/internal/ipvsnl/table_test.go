@@ -29,8 +29,7 @@ func key(s string) balancer.Key {
 	return k
 }
 
-// fleet returns ops that add the given number of virtual servers, each with the given number of
-// destinations.
+// fleet returns ops that add this many virtual servers, each with this many destinations.
 func fleet(services, destinations int) []Op {
 	var ops []Op
 	for i := range services {
@@ -47,8 +46,8 @@ func fleet(services, destinations int) []Op {
 	return ops
 }
 
-// TestRecordedTable decodes the table of a host with Linux 6.1. Each virtual server must be decoded
-// correctly.
+// TestRecordedTable decodes a table that was recorded on Linux 6.1. Each virtual server must be
+// decoded correctly.
 func TestRecordedTable(t *testing.T) {
 	f, err := os.Open("testdata/ip_vs")
 	if err != nil {
@@ -83,7 +82,7 @@ func TestRecordedTable(t *testing.T) {
 	}
 }
 
-// TestRecordedConnections decodes the connection list of a host with Linux 6.1. Each connection
+// TestRecordedConnections decodes a connection list that was recorded on Linux 6.1. Each connection
 // must be decoded correctly.
 func TestRecordedConnections(t *testing.T) {
 	f, err := os.Open("testdata/ip_vs_conn")
@@ -120,7 +119,7 @@ func TestRecordedConnections(t *testing.T) {
 }
 
 // show writes a table in the kernel's format. It inserts virtual servers with firewall marks
-// between those of the table.
+// between the table's virtual servers.
 func show(table map[balancer.Key]TableService) []byte {
 	const mark = "FWM  00000007 wrr persistent 75000 FFFFFFFF\n  -> 0A010001:0050      Masq    65535  0          0         \n"
 	var b bytes.Buffer
@@ -195,7 +194,7 @@ func TestTables(t *testing.T) {
 		want := randomTable(rand.New(rand.NewPCG(seed, 1)))
 		got, others, err := readTable(bytes.NewReader(show(want)), nil)
 		if err != nil || others != len(want) {
-			t.Fatalf("seed %d: virtual servers without a key = %d, %v; want as many as virtual servers with a key", seed, others, err)
+			t.Fatalf("seed %d: virtual servers without a key = %d, %v; want as many as with a key", seed, others, err)
 		}
 		if diff := cmp.Diff(want, got, addresses); diff != "" {
 			t.Fatalf("seed %d: difference after decoding (-want +got):\n%s", seed, diff)
@@ -204,7 +203,7 @@ func TestTables(t *testing.T) {
 }
 
 // TestTableOfMarks decodes virtual servers with firewall marks. The virtual server with the known
-// mark must have its key and destinations. The other one must only be counted.
+// mark must have its key and destinations. The other virtual server must only be counted.
 func TestTableOfMarks(t *testing.T) {
 	k := balancer.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: balancer.AllPorts, Proto: balancer.TCP}
 	var known marks
@@ -239,7 +238,7 @@ func TestConnections(t *testing.T) {
 		fmt.Fprintf(&b, "%-3s %s %s %s %-11s %7d sip abc\n", strings.ToUpper(string(c.Proto)), hexadecimal(c.Client, false),
 			hexadecimal(c.Frontend, false), hexadecimal(c.Backend, false), strings.ToUpper(c.State), c.Expires/time.Second)
 		if r.IntN(5) == 0 {
-			b.WriteString("IP  0A000001 0000 0A000002 0000 0A000003 0000 NONE            299\n") // this connection belongs to a firewall mark
+			b.WriteString("IP  0A000001 0000 0A000002 0000 0A000003 0000 NONE            299\n") // a connection through a firewall mark
 		}
 	}
 	for _, n := range []int{len(want), 7} {
@@ -256,8 +255,8 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// FuzzTable decodes arbitrary tables. A decoded table must be the same after it is written and
-// decoded again.
+// FuzzTable decodes arbitrary tables. If a decoded table is written and decoded again, it must not
+// change.
 func FuzzTable(f *testing.F) {
 	recorded, err := os.ReadFile("testdata/ip_vs")
 	if err != nil {

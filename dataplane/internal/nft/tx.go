@@ -22,6 +22,7 @@ type Chain struct {
 	Hook *Hook
 }
 
+// Hook determines which packets a base chain receives, and when.
 type Hook struct {
 	Type  ChainType
 	Point Point

@@ -13,6 +13,7 @@ import (
 
 // Kind describes a table, and how its rules use the numbers of its map.
 type Kind struct {
+	// Name is the table's name.
 	Name string
 	// Chains are the base chains. Rules returns a chain's rules, which look up the numbers.
 	Chains []nft.Chain

@@ -204,6 +204,7 @@ func (p *Path) routed() (string, error) {
 	return "", nil
 }
 
+// Remove deletes the table, the rule and the route.
 func (p *Path) Remove() error {
 	p.installed = false
 	err := p.table.Remove()

@@ -1,3 +1,3 @@
 // Package ipvsnltest provides an in-memory IPVS for tests of packages that use IPVS. It refuses the
-// same changes as the kernel. TestIPVSHistories of package ipvsnl compares it with the kernel.
+// same changes as the kernel. TestIPVSHistories in package ipvsnl compares it with the kernel.
 package ipvsnltest

@@ -16,14 +16,14 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// Fake is an in-memory [ipvsnl.Conn]. It refuses the same changes as the kernel. A test applies the
-// same histories to a Fake and to the kernel. Its methods are safe for concurrent use. Its fields
-// must be set before use.
+// Fake is an in-memory [ipvsnl.Conn]. It refuses the same changes as the kernel. A test makes the
+// same changes to a Fake and to the kernel. A Fake's methods are safe for concurrent use. Its
+// fields must be set before use.
 type Fake struct {
-	// Schedulers lists the available schedulers. If nil, all schedulers of IPVS are available.
+	// Schedulers lists the available schedulers. If nil, all IPVS schedulers are available.
 	Schedulers []string
-	// Fault is called before each change. If it returns an error, the change is not made. It may be
-	// nil. It must not call the Fake.
+	// Fault is called before each change. If it returns an error, the change is not made. Fault may
+	// be nil. It must not call the Fake.
 	Fault func(ipvsnl.Op) error
 
 	mu          sync.Mutex
@@ -59,8 +59,8 @@ func (f *Fake) Ops() []ipvsnl.Op {
 	return slices.Clone(f.ops)
 }
 
-// SetDestination changes the state of a destination, such as its connections and counters, as
-// traffic would.
+// SetDestination changes a destination's state, such as its connections and counters, as traffic
+// would.
 func (f *Fake) SetDestination(key balancer.Key, at netip.AddrPort, change func(*ipvsnl.DestinationState)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -76,7 +76,7 @@ func (f *Fake) SetDestination(key balancer.Key, at netip.AddrPort, change func(*
 	return nil
 }
 
-// SetConnections replaces the table of connections.
+// SetConnections replaces the connection table.
 func (f *Fake) SetConnections(all []ipvsnl.Connection) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,7 +90,7 @@ func (f *Fake) Flush() {
 	clear(f.services)
 }
 
-// usable locks the Fake. If the Fake can't be used, it returns an error and does not lock.
+// usable locks the Fake, unless the Fake can't be used. In that case, it returns an error.
 func (f *Fake) usable(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err

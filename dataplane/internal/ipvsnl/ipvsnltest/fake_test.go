@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// TestFake tests what only a Fake can do: fail on request, record requests, and simulate traffic.
-// Each feature must take effect.
+// TestFake uses features that only a Fake has: injected failures, recorded requests, and simulated
+// traffic. Each feature must take effect.
 func TestFake(t *testing.T) {
 	f, web := NewFake(), balancer.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Proto: balancer.TCP}
 	f.Schedulers = []string{"wrr"}
