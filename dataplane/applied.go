@@ -62,7 +62,7 @@ func (a *applied) settle(key balancer.Key, f *balancer.Frontend) {
 }
 
 // markUnknown records that the state of key is unknown. It adds the key even if it did not exist
-// before, because the key may have been created although Apply failed.
+// before, because a failed Apply may have created it.
 func (a *applied) markUnknown(key balancer.Key) { a.frontends = a.frontends.Set(key, unknown(key)) }
 
 // damaged returns the keys that had the wanted frontend in a, but whose frontend in found differs

@@ -14,12 +14,12 @@ import (
 // concurrently. The other methods are safe for concurrent use. Abilities that only some modes have
 // are separate small interfaces, such as [Yields]. Use [As] to find them.
 type Dataplane interface {
-	// Capabilities returns the abilities of this dataplane on this host. The result never changes.
+	// Capabilities returns what this dataplane can do on this host. The result never changes.
 	Capabilities() balancer.Capabilities
 	// Digest returns a hash of f in the form that this dataplane applies. If the digests of two
 	// frontends are equal, no Apply is needed to replace one with the other.
 	Digest(f *balancer.Frontend) Digest
-	// Observe reads all of vipd's objects in the kernel, including objects of an earlier process.
+	// Observe reads all of vipd's objects in the kernel, including an earlier process's objects.
 	// This is the full comparison, so its cost may grow with the number of frontends.
 	Observe(ctx context.Context) (Observation, error)
 	// Intact performs a cheap check whether all of vipd's objects exist. The engine calls it every

@@ -22,7 +22,7 @@ func TestDigestEveryField(t *testing.T) {
 			t.Errorf("DigestOf is unchanged after a change to %s, want another digest", name)
 		}
 		if f.Equal(base()) {
-			t.Errorf("Equal after a change to %s = true, want false", name)
+			t.Errorf("after a change to %s: Equal = true, want false", name)
 		}
 	}
 	for name, f := range dataplanetest.Changed(t, base) {

@@ -337,7 +337,7 @@ func TestEngineHeldChange(t *testing.T) {
 			w.set()
 			time.Sleep(time.Minute)
 			if there := w.kernel.Frontends(); len(there) != 20 {
-				t.Errorf("broken %v: frontends after two removals = %d, want 20", broken, len(there))
+				t.Errorf("broken %v: after two removals: frontends = %d, want 20", broken, len(there))
 			}
 			synctest.Wait()
 			failed := w.failed
@@ -348,7 +348,7 @@ func TestEngineHeldChange(t *testing.T) {
 			}
 			synctest.Wait()
 			if n := w.failed - failed; !broken && n > 3 {
-				t.Errorf("rounds that failed in 10 s because of a held frontend = %d, want at most 3", n)
+				t.Errorf("failed rounds in 10 s with a held frontend = %d, want at most 3", n)
 			}
 
 			host.shut.Store(false)

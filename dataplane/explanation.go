@@ -27,8 +27,8 @@ type Explanation struct {
 	Choice string `json:"choice"`
 	// Shares lists the backends that can be chosen.
 	Shares []Share `json:"shares"`
-	// Unchanged reports whether packets are forwarded unchanged and without state, so the backends
-	// are hosts on links of this host that have the VIP.
+	// Unchanged reports whether packets are forwarded unchanged and without state, so each backend
+	// must be on one of this host's links and have the VIP.
 	Unchanged bool `json:"unchanged,omitempty"`
 	// Objects lists the kernel objects that determine the choice.
 	Objects []Object `json:"objects,omitempty"`

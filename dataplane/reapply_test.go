@@ -34,8 +34,8 @@ func (a *asking) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return a.Dataplane.Apply(ctx, batch)
 }
 
-// TestReapplyAll starts an engine with a dataplane whose first Observe asks for all frontends to be
-// applied again, although nothing differs. Each frontend must be applied once. None of these
+// TestReapplyAll starts an engine with a dataplane whose first Observe requests that all frontends
+// be applied again, even though nothing differs. Each frontend must be applied once. None of these
 // applications may count as a repair.
 func TestReapplyAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestReapplyAll(t *testing.T) {
 			}
 			for key := range want.Frontends.Keys() {
 				if d.applied[key] != 1 {
-					t.Errorf("start %d: number of times that %s was applied = %d, want 1", restart, key, d.applied[key])
+					t.Errorf("start %d: %s was applied %d times, want once", restart, key, d.applied[key])
 				}
 			}
 			if n := e.Status().Repairs; n != 0 || d.observed < 3 {

@@ -113,7 +113,7 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 	if err != nil {
 		return err
 	}
-	if e.compare.addresses && e.report.Ready && e.compare.damage == "" { // so that repairs of the host are also reported
+	if e.compare.addresses && e.report.Ready && e.compare.damage == "" { // also reports repairs to the host
 		e.compare.damage, _ = e.Host.Intact(ctx) // if this Intact fails, Prepare fails with the same error
 		e.reportRepaired()
 	}

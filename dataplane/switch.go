@@ -28,7 +28,7 @@ func (e *Engine) Switch(next Dataplane, d balancer.Desired, moved func()) {
 	e.wake.Send()
 }
 
-// startSwitch makes next the dataplane of the engine, and requests a full comparison.
+// startSwitch makes next the engine's dataplane, and requests a full comparison.
 func (e *Engine) startSwitch(next *succession) {
 	next.serving = e.applied.frontends
 	if e.moving != nil {
@@ -41,9 +41,9 @@ func (e *Engine) startSwitch(next *succession) {
 }
 
 // withRemoved returns found, which is the state of the next dataplane, and adds the frontends that
-// must be removed there. These are the frontends that the previous dataplane still serves although
-// they are no longer wanted, or has removed recently. Their connections may outlive the previous
-// dataplane, and the next dataplane must end them.
+// must be removed there. These are the frontends that the previous dataplane still serves even
+// though they are no longer wanted, or that it has removed recently. Their connections may outlive
+// the previous dataplane, and the next dataplane must end them.
 func (e *Engine) withRemoved(found snap.Map[balancer.Key, *balancer.Frontend], want balancer.Desired) snap.Map[balancer.Key, *balancer.Frontend] {
 	for key, f := range e.moving.serving.All() {
 		if !want.Frontends.Has(key) {

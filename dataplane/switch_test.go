@@ -60,7 +60,7 @@ func (p *pair) swap(back bool) {
 		there := to.Frontends()
 		for k := range from.Frontends() {
 			if want, _ := p.engine.Wanted(); there[k] == 0 && want.Frontends.Has(k) && asked.Frontends.Has(k) {
-				p.t.Errorf("the next dataplane does not serve the frontend at %s, want it served", k)
+				p.t.Errorf("the next dataplane does not serve the frontend at %s", k)
 			}
 		}
 		p.kernel, p.other = to, from
@@ -112,7 +112,7 @@ func TestSwitchConverges(t *testing.T) {
 				t.Errorf("seed %d: difference = %q, want none", seed, d)
 			}
 			if left := p.other.Frontends(); len(left) > 0 {
-				t.Errorf("seed %d: frontends of the previous dataplane = %v, want none", seed, left)
+				t.Errorf("seed %d: previous dataplane's frontends = %v, want none", seed, left)
 			}
 			s := p.engine.Status()
 			if !s.Ready || s.Moving || len(s.Failing) > 0 || s.Applied.Store != p.desired.Revision.Store || s.Repairs != 0 {
@@ -297,6 +297,6 @@ func TestSwitchWhileBusy(t *testing.T) {
 	}
 	cancel()
 	if err := <-ended; err != nil || wrong.Load() > 0 {
-		t.Errorf("frontends of the wrong dataplane = %d, want 0; %v", wrong.Load(), err)
+		t.Errorf("frontends from the wrong dataplane = %d, want 0; %v", wrong.Load(), err)
 	}
 }

@@ -12,15 +12,15 @@ type target struct {
 	mu sync.Mutex // guards the fields below
 	request
 	behind time.Time // start of the period in which the desired state has not been applied, or zero
-	newer  time.Time // time of the first change since the last call of take, or zero
+	newer  time.Time // time of the first change since the last call to take, or zero
 }
 
 // request is the part of a target that the loop receives.
 type request struct {
 	desired balancer.Desired
 	isSet   bool
-	compare bool        // a full comparison was requested since the last call of take
-	next    *succession // the switch that was requested since the last call of take, or nil
+	compare bool        // a full comparison was requested since the last call to take
+	next    *succession // the switch that was requested since the last call to take, or nil
 }
 
 // set stores d as the desired state. If next is not nil, d is the desired state of next. Both are

@@ -16,7 +16,7 @@ func TestNextReading(t *testing.T) {
 			began := time.Now()
 			time.Sleep(c.took)
 			if got := time.Until(NextReading(began)); got != c.pause {
-				t.Errorf("pause after a reading of %v = %v, want %v", c.took, got, c.pause)
+				t.Errorf("after a reading of %v: pause = %v, want %v", c.took, got, c.pause)
 			}
 		}
 	})

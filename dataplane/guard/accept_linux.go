@@ -64,8 +64,8 @@ type filterTool interface {
 
 var _ filterTool = (*xtables.Tool)(nil)
 
-// filterTable is the iptables table that contains the acceptor's rules. ourPrefix is the prefix of
-// the names of vipd's chains.
+// filterTable is the iptables table that contains the acceptor's rules. ourPrefix is the name
+// prefix of vipd's chains.
 const (
 	filterTable = "filter"
 	ourPrefix   = "VIPD-"

@@ -20,9 +20,9 @@ type Path struct {
 // same interface.
 func (p Path) oneArm() bool { return !p.Local && p.In != 0 && p.In == p.Out }
 
-// SourceOf reports whether the endpoint of a connection to f sees an address of this node as the
-// source, and why. lost reports whether its reply bypasses this node. It models the chain "source"
-// (see layout.chains).
+// SourceOf reports whether the endpoint of a connection to f sees one of this node's addresses as
+// the source, and why. lost reports whether its reply bypasses this node. It models the chain
+// "source" (see layout.chains).
 func SourceOf(f *balancer.Frontend, m dataplane.Needs, p Path) (node bool, why string, lost bool) {
 	switch {
 	case !m.Forward && f.Source == balancer.ClientSource && !f.Addr.IsLoopback():

@@ -294,7 +294,7 @@ func (h *history) fail() {
 	h.g.table.Next = time.Time{}
 	if reason, err := h.g.intact(h.Context()); reason == "" && len(h.want)+len(h.applied)+len(h.held)+len(h.owned) > 0 {
 		if there, _ := h.conn.HasTable(h.g.layout.table); !there {
-			h.Fatalf("Intact without the table = %q, error = %v; want a reason", reason, err)
+			h.Fatalf("without the table: Intact = %q, %v; want a reason", reason, err)
 		}
 	}
 	h.g.resync()

@@ -19,12 +19,12 @@ import (
 // flowtables only lacks the fast path.
 
 const (
-	// FastPathAuto selects all devices of the host that are up, except for dummies and loopback.
+	// FastPathAuto selects all of the host's devices that are up, except dummies and loopback.
 	FastPathAuto = "auto"
 	// fastChain and fastDevices are the chain and the set of devices of the flowtable fastTable.
 	fastTable, fastChain, fastDevices = "fast", "fast-path", "fast-devices"
-	// fastPriority puts the chain behind the filters of other programs, so only connections that
-	// these filters accept enter the flowtable.
+	// fastPriority puts the chain behind other programs' filters, so only connections that these
+	// filters accept enter the flowtable.
 	fastPriority = 10
 	// fastAfter is the number of packets after which a connection enters the flowtable.
 	fastAfter = 8
@@ -83,7 +83,7 @@ func (l *layout) writeFastPath(tx *nft.Tx, bits markBits, p *fastPath, devices .
 }
 
 // addFastDevices adds devices to the set. The flowtable must already have these devices. Otherwise
-// a connection would count as offloaded although the flowtable does not see its packets.
+// a connection would count as offloaded even though the flowtable does not see its packets.
 func (l *layout) addFastDevices(tx *nft.Tx, names []string) {
 	set := devicesSet()
 	for _, name := range names {

@@ -57,7 +57,7 @@ func formerSets(family inet.Family) (names []string) {
 func removeFormer(ctx context.Context, of inet.Family, log *slog.Logger) error {
 	sets, err := ipset.Open()
 	if err != nil {
-		return nil //nolint:nilerr // a kernel without ipsets has no guard of an earlier version
+		return nil //nolint:nilerr // a kernel without ipsets has no earlier version's guard
 	}
 	defer sets.Close()
 	found, err := existing(sets, of)
@@ -142,8 +142,8 @@ func removeChains(ctx context.Context, tool filterTool, table string, bases, cha
 	return had, tool.Restore(ctx, xtables.Input(table, empty, lines...))
 }
 
-// cleanup removes the guard of an earlier process, and records a description of each step in done.
-// If dry is set, it only records the steps. It continues after errors.
+// cleanup removes an earlier process's guard, and records a description of each step in done. If
+// dry is set, it only records the steps. It continues after errors.
 type cleanup struct {
 	ctx  context.Context
 	dry  bool

@@ -18,8 +18,8 @@ import (
 	"vipd/test/lab"
 )
 
-// putFormer adds all chains and ipsets of the guard of an earlier vipd version, for one iptables
-// variant and both families. It also adds another program's chain and set.
+// putFormer adds all chains and ipsets of an earlier version's guard, for one iptables variant and
+// both families. It also adds another program's chain and set.
 func putFormer(t *testing.T, variant string) {
 	t.Helper()
 	for _, of := range inet.Families() {
@@ -142,7 +142,7 @@ func TestAdoptedRedirectsReplaceFormer(t *testing.T) {
 			t.Error(err)
 		}
 		if saved := l.Host().Exec(of.Program() + "-nft-save"); strings.Contains(saved, "VIPD-US") {
-			t.Errorf("%s: rules after Set =\n%s\nwant no redirects of the earlier version", of, saved)
+			t.Errorf("%s: rules after Set =\n%s\nwant none of the earlier version's redirects", of, saved)
 		}
 		if err := r.Close(t.Context()); err != nil {
 			t.Error(err)

@@ -51,7 +51,7 @@ func TestFullMeter(t *testing.T) {
 	send()
 	testwait.For(t, testwait.Patience, "the meter to count the client", counted)
 	if full, err := FullLimits(); err != nil || len(full) > 0 {
-		t.Errorf("FullLimits before the meter is full = %v, %v; want none", full, err)
+		t.Errorf("before the meter is full: FullLimits = %v, %v; want none", full, err)
 	}
 	fillMeter(t, limiterOf(f).meters()[0])
 	send()
@@ -123,7 +123,7 @@ func TestLimitsWithoutModules(t *testing.T) {
 		return slices.DeleteFunc(h.g.problems(), func(p balancer.Problem) bool { return p.Service == "" })
 	}
 	if limited() {
-		t.Error("the chain for limits exists after the trial has failed, want no such chain")
+		t.Error("the chain for limits exists after the failed trial")
 	}
 	want := "limits are not enforced (ipv4): the kernel refuses rules of nft_limit and nft_connlimit: run modprobe -a nft_limit nft_connlimit and vipctl reload, or remove limits: "
 	if p := problems(); len(p) != 1 || p[0].Service != f.Service || p[0].Field != "limits" || !strings.HasPrefix(p[0].Text, want) {
@@ -134,7 +134,7 @@ func TestLimitsWithoutModules(t *testing.T) {
 	}
 	h.g.resync()
 	if !limited() {
-		t.Error("the chain for limits is missing after the resync, want it to exist")
+		t.Error("the chain for limits is missing after the resync")
 	}
 	if p := problems(); len(p) != 0 {
 		t.Errorf("problems after the resync = %+v, want none", p)

@@ -185,7 +185,7 @@ func (m *members) vetoed(e setEntry) bool {
 	return m.veto != nil && m.veto(e) || m.disjoint && m.contained(e)
 }
 
-// compare reads the kernel's entries of the set, and marks all entries as dirty.
+// compare reads the kernel's entries, and marks all entries as dirty.
 func (m *members) compare() error {
 	entries, err := m.store.List(m.def.name)
 	if err != nil {

@@ -190,9 +190,9 @@ func packetMarkChains(bits markBits) []chainRules {
 // connections that have moved here from other hosts.
 func (l *layout) otherHostRules(with features) (rules []nft.Rule) {
 	// If another host has an address, packets from the address's own network are not meant for this
-	// host, regardless of the mode's rules. The gate of vipd owner also drops such packets, but
-	// only after vipd has passed the address to vipd owner. Connections from other networks, such
-	// as containers on this host, are served here.
+	// host, regardless of the mode's rules. vipd owner's gate also drops such packets, but only
+	// after vipd has passed the address to vipd owner. Connections from other networks, such as
+	// containers on this host, are served here.
 	if with.owned {
 		rules = append(rules, rule(nft.In{Of: nft.Daddr, Set: l.sets[ownedSet]}, nft.GoesBack{}, nft.Drop))
 	}
@@ -245,8 +245,8 @@ func (l *layout) refuseOwnRules(bits markBits, with features) []nft.Rule {
 	return []nft.Rule{rule(isTCP, nft.In{Of: l.place, Set: l.sets[rejectedSet]}, nft.AddBits{Field: nft.CtMark, Bits: bits.ours}, nft.ResetTCP)}
 }
 
-// admissionRules returns the rules that drop packets of clients that may not connect, and limit the
-// connections of other clients.
+// admissionRules returns the rules that drop packets of clients that may not connect, and limit
+// other clients' connections.
 func (l *layout) admissionRules(with features, then string) (rules []nft.Rule) {
 	if with.restricted || with.limited {
 		rules = append(rules, rule(nft.Is{Field: nft.Iif, Value: loopback}, nft.Goto(then))) // this node's own clients may always connect

@@ -64,6 +64,6 @@ func TestRangesKeepEqualElements(t *testing.T) {
 	var tx nft.Tx
 	r.write(&tx, l)
 	if got, want := tx.Text(), "delete element ip vipd-guard ranges { 10.96.0.1 . tcp . 81 }\n"; got != want {
-		t.Errorf("write after port 81 has closed = %q, want %q", got, want)
+		t.Errorf("after port 81 was closed: write = %q, want %q", got, want)
 	}
 }

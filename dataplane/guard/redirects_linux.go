@@ -13,14 +13,14 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Redirects redirects new connections to frontends of one family to ports of this host, for a mode
+// Redirects redirects one family's new connections from frontends to ports of this host, for a mode
 // that terminates connections itself. The redirects are a map in an nf_tables table. Calls to its
 // methods must not overlap.
 type Redirects struct {
 	table *redirectTable
 	made  bool
-	// former reports whether iptables may contain redirects of an earlier version that handed over
-	// its sockets to this process.
+	// former reports whether iptables may contain an earlier version's redirects. That version
+	// handed over its sockets to this process.
 	former bool
 }
 
@@ -44,7 +44,7 @@ func NewRedirects(family inet.Family) (*Redirects, error) {
 	return &Redirects{table: newRedirectTable(conn, family)}, nil
 }
 
-// Adopt makes Observe keep the redirects of an earlier process until Set replaces them.
+// Adopt makes Observe keep an earlier process's redirects until Set replaces them.
 func (r *Redirects) Adopt() { r.made, r.former = true, true }
 
 // Set redirects connections to the frontends to ports. It removes all other redirects.
@@ -61,8 +61,8 @@ func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) erro
 	return err
 }
 
-// Observe removes the redirects of an earlier process before the first Set. After Set, it describes
-// a difference between the kernel's redirects and the redirects that were set. It repeats this
+// Before the first Set, Observe removes an earlier process's redirects. After Set, it describes a
+// difference between the kernel's redirects and the redirects that were set. It repeats this
 // description, even after an error, until Set writes the redirects again.
 func (r *Redirects) Observe(ctx context.Context) (damage string, err error) {
 	switch {

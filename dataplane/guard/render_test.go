@@ -24,7 +24,7 @@ func TestRender(t *testing.T) {
 	}
 	checkRendered(t, dataplane.Needs{Forward: true, LocalIn: true}, direct, "testdata/nft-ipvs.want")
 	if got := Render(Options{}, []*balancer.Frontend{frontend("127.0.0.1:80"), frontend("[::1]:80")}, nil); got != "" {
-		t.Errorf("Render with only loopback frontends =\n%s\nwant \"\"", got)
+		t.Errorf("only loopback frontends: Render =\n%s\nwant \"\"", got)
 	}
 }
 
@@ -35,7 +35,7 @@ func checkRendered(t *testing.T, m dataplane.Needs, frontends []*balancer.Fronte
 	shuffled := slices.Clone(frontends)
 	slices.Reverse(shuffled)
 	if again := Render(o, shuffled, []Interface{{"eth0", 2, 1500}, {"eth1", 3, 1400}}); again != got {
-		t.Errorf("Render of the same frontends in another order =\n%s\nwant\n%s", again, got)
+		t.Errorf("same frontends in another order: Render =\n%s\nwant\n%s", again, got)
 	}
 	if *update {
 		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {

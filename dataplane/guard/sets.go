@@ -150,8 +150,8 @@ func tunnels(f *balancer.Frontend) []setEntry {
 	return entries
 }
 
-// allowed returns the networks of the clients that may use a restricted frontend. A network of all
-// addresses needs two entries, because the kernel does not support /0 in sets.
+// allowed returns the client networks that may use a restricted frontend. A network that contains
+// all addresses needs two entries, because the kernel does not support /0 in sets.
 func allowed(f *balancer.Frontend) []setEntry {
 	if f.Addr.IsLoopback() || f.Withdrawn {
 		return nil

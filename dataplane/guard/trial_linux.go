@@ -13,9 +13,9 @@ import (
 // trialSuffix is appended to the name of a table that a trial creates and deletes.
 const trialSuffix = "-trial"
 
-// try creates a table with all chains, and deletes it. Its error names the missing feature of the
-// kernel. Package failover tests the requirements of hold = "one", and tryLimits the requirements
-// of limits.
+// try creates a table with all chains, and deletes it. Its error names the feature that the kernel
+// lacks. Package failover tests the requirements of hold = "one", and tryLimits tests what limits
+// need.
 func try(conn *nft.Conn, of inet.Family) error {
 	l := newLayout(of)
 	l.table.Name += trialSuffix

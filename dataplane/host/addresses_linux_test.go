@@ -57,7 +57,7 @@ func TestAddressLifecycle(t *testing.T) {
 	finishNothing(t, h)
 	checkUnchanged(t, before)
 	if ledgerExists(o) {
-		t.Fatal("the ledger exists after cleanup, want it removed")
+		t.Fatal("the ledger still exists after Cleanup")
 	}
 }
 
@@ -315,7 +315,7 @@ func TestLostLedger(t *testing.T) {
 	first.Resync(true)
 	apply(t, first, all...)
 	if !ledgerExists(o) {
-		t.Error("the ledger is missing, want it written again")
+		t.Error("the ledger is missing")
 	}
 	must(t, os.RemoveAll(o.RunDir))
 	must(t, first.Close())
@@ -323,7 +323,7 @@ func TestLostLedger(t *testing.T) {
 	apply(t, second, all...)
 	want := map[string]string{"10.96.0.10": "lo", "fd00:96::10": "lo", "10.96.0.99": "host"}
 	if got := holders(second); !maps.Equal(got, want) {
-		t.Errorf("holders after a restart without the ledger = %v, want %v", got, want)
+		t.Errorf("after a restart without the ledger: holders = %v, want %v", got, want)
 	}
 	must(t, second.Close())
 	must(t, os.RemoveAll(o.RunDir))
@@ -665,7 +665,7 @@ func TestVIPsOnALink(t *testing.T) {
 	}
 }
 
-// TestFollowAddresses adds and removes addresses of the host. FollowAddresses must report each
+// TestFollowAddresses adds and removes addresses on the host. FollowAddresses must report each
 // change.
 func TestFollowAddresses(t *testing.T) {
 	l, _ := network(t)
@@ -711,7 +711,7 @@ func TestGateways(t *testing.T) {
 		netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2"), netip.MustParseAddr("127.0.0.1"),
 	}
 	if got := h.Gateways(to); len(got) > 0 {
-		t.Errorf("gateways without routes = %v, want none", got)
+		t.Errorf("without routes: gateways = %v, want none", got)
 	}
 	l.Host().Default("10.1.0.2", "fd01::2")
 	l.Host().Route("203.0.113.0/24", "10.1.0.3")

@@ -2,7 +2,7 @@ package host
 
 // backgroundThreshold is the minimum number of new addresses for which Prepare adds them in the
 // background, while a forwarding mode writes its rules. The kernel compares a new address with all
-// addresses of the device, so adding 10,000 addresses takes more than a second. A forwarding mode
+// of the device's addresses, so adding 10,000 addresses takes more than a second. A forwarding mode
 // does not need the addresses before its frontends.
 const backgroundThreshold = 256
 
@@ -17,8 +17,8 @@ func (h *Host) runRest(addresses int, rest func() error) error {
 	return nil
 }
 
-// await waits for the goroutine of runRest, and returns its error. It must be called before every
-// use of the host's state.
+// await waits for the goroutine of runRest, and returns its error. Call it before using the host's
+// state.
 func (h *Host) await() error {
 	if h.busy == nil {
 		return nil

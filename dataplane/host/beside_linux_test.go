@@ -31,7 +31,7 @@ func TestManyVIPsInTheBackground(t *testing.T) {
 	}
 	must(t, h.Prepare(context.Background(), desired(frontends...)))
 	if h.busy == nil {
-		t.Error("Prepare waited until all VIPs were added, want them added in the background")
+		t.Error("Prepare waited until all VIPs were added, want no wait")
 	}
 	must(t, h.Finish(context.Background(), desired(frontends...).Frontends))
 	holds(2 * backgroundThreshold)

@@ -90,7 +90,7 @@ func TestDirectRouting(t *testing.T) {
 		s.servers[1].Exec("ip", "addr", "add", netip.PrefixFrom(vip, vip.BitLen()).String(), "dev", map[bool]string{true: "lo", false: "lan"}[vip.Is4()])
 		lab.Eventually(t, deadlineIn, "answer for "+vip.String(), func() error {
 			if !s.resolves(t, vip) {
-				return fmt.Errorf("no host on the LAN answers for %s, want an answer", vip)
+				return fmt.Errorf("no host on the LAN answers for %s", vip)
 			}
 			return nil
 		})
@@ -105,7 +105,7 @@ func TestDirectRouting(t *testing.T) {
 	})
 	for _, vip := range vips {
 		if s.resolves(t, vip) {
-			t.Errorf("a host on the LAN answers for %s, want no answer", vip)
+			t.Errorf("a host on the LAN answers for %s", vip)
 		}
 		s.client.Route(netip.PrefixFrom(vip, vip.BitLen()).String(), map[bool]string{true: "10.9.0.2", false: "fd09::2"}[vip.Is4()])
 		served := map[string]bool{}
@@ -176,7 +176,7 @@ func TestDirectCommand(t *testing.T) {
 	release(nil, false, directVIP4)
 	checkUnchanged(t, before)
 	if _, err := os.Stat(filepath.Join(o.RunDir, "real-server")); err == nil {
-		t.Error("the command's folder exists, want it removed")
+		t.Error("the command's folder still exists")
 	}
 	hold([]string{
 		"set sysctl net.ipv4.conf.all.arp_announce from 0 to 2", "set sysctl net.ipv4.conf.all.arp_ignore from 0 to 1",

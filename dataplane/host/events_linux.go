@@ -27,7 +27,7 @@ func eventGroups() []int {
 
 // subscribe opens a socket for events about links and addresses. The socket also receives removals
 // of vipd's routes, and all events about routes with metrics. A filter in the kernel drops events
-// about other routes, because a host may have a million of them.
+// about other routes, because there may be a million of them.
 func subscribe(room int) (*nlsock.Socket, error) {
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, append(eventGroups(), unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)...)
 	if err != nil {

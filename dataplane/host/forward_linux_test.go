@@ -45,13 +45,13 @@ func TestForwardingSysctls(t *testing.T) {
 	}
 	checkIntact(t, h)
 	if repairs := h.Repaired(); len(repairs) > 0 {
-		t.Errorf("Repaired without a change = %v, want no repairs", repairs)
+		t.Errorf("without a change: Repaired = %v, want no repairs", repairs)
 	}
 	if _, err := os.Stat("/proc/sys/net/ipv6/conf/lo/force_forwarding"); err == nil {
 		l.Host().Sysctl(forceForwarding6("client"), "1")
 		checkIntact(t, h)
 		if p := h.Problems(); len(p) != 0 {
-			t.Errorf("problems while a device forwards IPv6 = %v, want none", p)
+			t.Errorf("while a device forwards IPv6: problems = %v, want none", p)
 		}
 	}
 	l.Host().Sysctl(forward6, "1") // this is the command that the problem recommends
@@ -168,7 +168,7 @@ func TestMarksOfOthers(t *testing.T) {
 		t.Errorf("client address that the server sees = %v, %v; want 10.2.0.1", a.Client, err)
 	}
 	if got := l.Host().Exec("nft", "list", "chain", "ip", "other", "leaving"); strings.Contains(got, "packets 0 ") {
-		t.Errorf("packets that have only the mark 0x2 = 0, want at least 1:\n%s", got)
+		t.Errorf("packets with only the mark 0x2 = 0, want at least 1:\n%s", got)
 	}
 	for _, got := range connectionMarks(t, "10.96.0.10", 81) {
 		if want := uint32(0x1 | 0x8000 | 0x4000); got != want {

@@ -34,7 +34,7 @@ func TestGuardedPorts(t *testing.T) {
 			checkAttempt(t, from, net.JoinHostPort(vip, "22"), refused)
 			checkAttempt(t, from, net.JoinHostPort(vip, "81"), refused)
 			if !pings(t, from, vip) {
-				t.Errorf("%s does not answer a ping from %s, want an answer", vip, from.Name)
+				t.Errorf("%s does not answer a ping from %s", vip, from.Name)
 			}
 		}
 		checkAttempt(t, from, "10.1.0.1:22", open)

@@ -307,12 +307,12 @@ func (y *history) checkFresh() {
 	want := y.state()
 	for _, line := range got {
 		if !slices.Contains(want, line) {
-			y.t.Errorf("line only in the state after the history = %s, want none", line)
+			y.t.Errorf("line only in the state after the history: %s", line)
 		}
 	}
 	for _, line := range want {
 		if !slices.Contains(got, line) {
-			y.t.Errorf("line only in a new Host's state = %s, want none", line)
+			y.t.Errorf("line only in a new Host's state: %s", line)
 		}
 	}
 	if y.t.Failed() {

@@ -142,7 +142,7 @@ type Route struct {
 	Index int
 }
 
-// Neighbor describes a host on a link of this host.
+// Neighbor describes a host on one of this host's links.
 type Neighbor struct {
 	// Device is the link's device. It is empty if this host itself has the address, or reaches it
 	// through a router.

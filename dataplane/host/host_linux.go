@@ -29,7 +29,7 @@ type Host struct {
 	// busy receives the result of adding addresses in the background. It is nil if there is no such
 	// work.
 	busy chan error
-	// inherited reports whether the ledger of an earlier process had addresses when this process
+	// inherited reports whether an earlier process's ledger had addresses when this process
 	// started.
 	inherited bool
 	public    atomic.Pointer[public]

@@ -132,7 +132,7 @@ func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {
 	return poll(ctx, pollInterval, interfaceAddrs, changed)
 }
 
-// interfaceAddrs returns all addresses of the host, sorted.
+// interfaceAddrs returns all of the host's addresses, sorted.
 func interfaceAddrs() ([]netip.Addr, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {

@@ -27,12 +27,12 @@ func TestInLedger(t *testing.T) {
 		t.Errorf("InLedger = %v, %v; want %v", got, err, want)
 	}
 	if got, err := InLedger(t.TempDir()); err != nil || len(got) > 0 {
-		t.Errorf("InLedger without a ledger = %v, %v; want no addresses", got, err)
+		t.Errorf("missing ledger: InLedger = %v, %v; want no addresses", got, err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, ledgerFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := InLedger(dir); err == nil {
-		t.Errorf("InLedger with a broken ledger = %v, want an error", got)
+		t.Errorf("broken ledger: InLedger = %v, want an error", got)
 	}
 }

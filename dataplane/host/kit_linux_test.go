@@ -180,12 +180,12 @@ func checkUnchanged(t *testing.T, before string) {
 	was, now := strings.Split(before, "\n"), strings.Split(after, "\n")
 	for _, line := range was {
 		if !slices.Contains(now, line) {
-			t.Errorf("line missing from the host's state = %s, want it to be present", line)
+			t.Errorf("line missing from the host's state: %s", line)
 		}
 	}
 	for _, line := range now {
 		if !slices.Contains(was, line) {
-			t.Errorf("new line in the host's state = %s, want none", line)
+			t.Errorf("unexpected line in the host's state: %s", line)
 		}
 	}
 	t.Fatalf("the host's state has changed")

@@ -49,7 +49,7 @@ func TestLateDevice(t *testing.T) {
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.7.1:80"))
 	if on := holders(h)["10.96.7.1"]; on != nowhere {
-		t.Fatalf("before the device exists: holder of the VIP = %q, want nowhere", on)
+		t.Fatalf("before the device exists: holder of the VIP = %q, want none", on)
 	}
 	for range 2 {
 		ip(t, "link add late0.5 type veth peer name late1")
@@ -133,7 +133,7 @@ func TestIPv6Enabled(t *testing.T) {
 	f := frontend("[fd01::77]:80")
 	apply(t, h, f)
 	if held := h.Addresses()[0]; held.Where != nowhere || held.Note != "IPv6 is disabled on late0.5: sysctl -w net.ipv6.conf.late0/5.disable_ipv6=0" {
-		t.Errorf("addresses = %+v, want a VIP that is nowhere, and the command that enables IPv6", held)
+		t.Errorf("addresses = %+v, want a VIP that no device has, and the command that enables IPv6", held)
 	}
 	must(t, os.WriteFile(disable, []byte("0"), 0))
 	awaitOnDevice(t, h, "[fd01::77]:80", "late0.5")

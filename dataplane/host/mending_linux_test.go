@@ -197,7 +197,7 @@ func TestKilledWhileMoving(t *testing.T) {
 				checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
 				checkDevice(t, "second")
 				if ledgerExists(o) {
-					t.Error("the ledger exists after cleanup, want it removed")
+					t.Error("the ledger still exists after Cleanup")
 				}
 			})
 		}
@@ -298,7 +298,7 @@ func TestUnusableTables(t *testing.T) {
 	h.Resync(true)
 	apply(t, h, plain, tight)
 	if p := h.Problems(); len(p) != 0 {
-		t.Errorf("problems with working nf_tables = %v, want none", p)
+		t.Errorf("with working nf_tables: problems = %v, want none", p)
 	}
 	checkIntact(t, h)
 }
@@ -316,10 +316,10 @@ func TestUnreadableView(t *testing.T) {
 	known := len(h.view.addrs)
 	both := desired(frontend("10.96.0.10:80"), frontend("10.1.0.1:80"))
 	if err := h.Prepare(t.Context(), both); err == nil {
-		t.Fatal("Prepare without a view = nil, want an error")
+		t.Fatal("without a view: Prepare = nil, want an error")
 	}
 	if err := h.Finish(t.Context(), balancer.Desired{}.Frontends); err == nil {
-		t.Fatal("Finish without a view = nil, want an error")
+		t.Fatal("without a view: Finish = nil, want an error")
 	}
 	if !h.stale || len(h.view.addrs) != known || h.ledger.Addresses[addrOf("10.96.0.10")] == "" {
 		t.Fatalf("stale = %t, addresses = %d, want %d; added = %v", h.stale, len(h.view.addrs), known, h.ledger.Addresses)

@@ -54,7 +54,7 @@ func (mv *mover) postponeUnguarded(some []*address, family int, err error) []*ad
 // addAll removes addresses from other devices, and then adds them to the device.
 func (mv *mover) addAll(ctx context.Context, some []*address) error {
 	var all []error
-	const between = 1000 / rtnl.BatchSize // the socket's buffer has room for the events of this many batches
+	const between = 1000 / rtnl.BatchSize // the socket's buffer has room for this many batches' events
 	for i := 0; len(some) > 0; i++ {
 		if ctx.Err() != nil {
 			for _, rest := range some {

@@ -55,7 +55,7 @@ func TestSegmentSizeChain(t *testing.T) {
 	} {
 		ip(t, c.do)
 		if reason, err := h.Intact(t.Context()); reason != "" || err != nil {
-			t.Errorf("Intact after ip %s = %q, %v; want no reason", c.do, reason, err)
+			t.Errorf("after ip %s: Intact = %q, %v; want no reason", c.do, reason, err)
 		}
 		check("ip "+c.do, c.want)
 	}

@@ -79,9 +79,9 @@ func (k *handles) Sources(to []netip.Addr) []netip.Addr {
 	return all
 }
 
-// FollowAddresses calls changed when addresses of this host may have changed, until ctx is done,
-// and then returns ctx's error. Lost events count as a change. If the kernel refuses the
-// subscription, FollowAddresses polls.
+// FollowAddresses calls changed when this host's addresses may have changed, until ctx is done, and
+// then returns ctx's error. Lost events count as a change. If the kernel refuses the subscription,
+// FollowAddresses polls.
 func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, eventBuffer, eventGroups()...)
 	if err != nil {

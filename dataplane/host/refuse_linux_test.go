@@ -10,8 +10,8 @@ import (
 )
 
 // TestNoEndpoints removes the endpoints of services while programs on the host listen on the same
-// ports. no_endpoints determines whether clients are refused or get no answer. Clients must never
-// reach the programs.
+// ports. The setting no_endpoints determines whether clients are refused or get no answer. Clients
+// must never reach the programs.
 func TestNoEndpoints(t *testing.T) {
 	l, client := network(t)
 	l.Host().Sysctl("net.ipv4.ip_forward", "1")

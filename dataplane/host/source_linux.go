@@ -21,8 +21,8 @@ type routes struct {
 	*state
 	// source holds the node's own addresses, IPv4 and IPv6, that the routes select as the source.
 	source [2]netip.Addr
-	// removed reports whether a route of vipd may have been removed since the last check, perhaps
-	// by another program.
+	// removed reports whether one of vipd's routes may have been removed since the last check,
+	// perhaps by another program.
 	removed bool
 	// renumbered reports, for each family, whether the host's other addresses have changed since
 	// the source was chosen.

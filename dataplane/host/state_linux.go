@@ -46,7 +46,7 @@ type handles struct {
 	readView func(*netlink.Handle) (view, error)
 }
 
-// observed is the observed state of the host's devices and addresses.
+// observed is what vipd has observed of the host's devices and addresses.
 type observed struct {
 	view view
 	// full reports whether the state is unknown, so the next check must read everything.

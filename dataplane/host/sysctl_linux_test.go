@@ -75,7 +75,7 @@ func TestVirtualServerSysctls(t *testing.T) {
 				c.foreign = false
 				must(t, h.virtualServers(c.roams))
 				if len(h.serverProblems) != 0 {
-					t.Errorf("problems after the foreign virtual servers were removed = %v, want none", h.serverProblems)
+					t.Errorf("after the foreign virtual servers were removed: problems = %v, want none", h.serverProblems)
 				}
 			}
 			must(t, restoreSysctls(s, l, slices.Collect(maps.Keys(l.Sysctls))))
@@ -111,7 +111,7 @@ func TestForeignServersAreLookedForRarely(t *testing.T) {
 			const long = 2 * time.Hour
 			for began := time.Now(); time.Since(began) < long; look() {
 				if len(h.serverProblems) == 0 && spent > 0 {
-					t.Fatal("problems before the foreign virtual servers were removed = 0, want 1")
+					t.Fatal("before the foreign virtual servers were removed: problems = 0, want 1")
 				}
 			}
 			if spent > long/foreignShare*11/10 {

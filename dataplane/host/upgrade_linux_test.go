@@ -131,7 +131,7 @@ func TestUpgradeFromIptables(t *testing.T) {
 		stop()
 		saved := dumpHost(t)
 		if strings.Contains(saved, "VIPD-TRIAL") {
-			t.Error("rules contain VIPD-TRIAL, want it removed")
+			t.Error("rules still contain VIPD-TRIAL")
 		}
 		if strings.Count(saved, "-A INPUT ") != 1 || strings.Contains(saved, "-A PREROUTING ") { // only the acceptor's jump in INPUT may remain
 			t.Errorf("rules =\n%s\nwant one jump to vipd's chains in INPUT and none in PREROUTING", saved)

@@ -37,7 +37,8 @@ type device struct {
 // dummyKind is the kernel's name for the type of dummy devices.
 const dummyKind = "dummy"
 
-// view is the observed state of the kernel. It is read completely once, and events then update it.
+// view is the kernel's state as vipd last observed it. It is read completely once, and events then
+// update it.
 type view struct {
 	addrs   map[netip.Addr][]local
 	devices map[int]device

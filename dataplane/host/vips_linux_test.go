@@ -16,7 +16,7 @@ import (
 )
 
 // BenchmarkVIPs measures how long it takes to add 2,000 VIPs. It also reports this duration divided
-// by that of an ip batch that adds the same addresses.
+// by the duration of an ip batch that adds the same addresses.
 func BenchmarkVIPs(b *testing.B) {
 	lab.Require(b)
 	lab.Need(b, "ip", "ipset", "iptables-nft")

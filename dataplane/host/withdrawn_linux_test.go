@@ -34,7 +34,7 @@ func withdrawing(t *testing.T, h *Host, edit func(*balancer.Service), vips ...st
 }
 
 // TestWithdrawnOwnAddress withdraws VIPs that are also the host's own addresses. The addresses must
-// stay. Clients must not reach a program of the host that listens on the service's port.
+// stay. Clients must not reach a program on the host that listens on the service's port.
 func TestWithdrawnOwnAddress(t *testing.T) {
 	_, client := network(t)
 	ip(t, "addr add 10.96.0.10/32 dev lo")
@@ -60,7 +60,7 @@ func TestWithdrawnOwnAddress(t *testing.T) {
 		must(t, h.Finish(t.Context(), d.Frontends))
 		for _, a := range own {
 			if got := attempt(t, client, net.JoinHostPort(a, "80"), test.want); got != test.want {
-				t.Errorf("%s: connection to port 80 of %s = %s, want %s", test.name, a, got, test.want)
+				t.Errorf("%s: port 80 of %s: connection = %s, want %s", test.name, a, got, test.want)
 			}
 		}
 	}

@@ -64,8 +64,8 @@ type treeReader struct {
 	reached int
 }
 
-// node reads the rules of a chain and of the chains below it. wrong is the first chain whose rules
-// do not have the form of a tree node, or "".
+// node reads the rules of a chain and the chains below it. wrong is the first chain whose rules do
+// not have the form of a tree node, or "".
 func (t *treeReader) node(name string, at path, rules []string) (n *treeNode, wrong string) {
 	n = &treeNode{name: name, at: at}
 	for _, rule := range rules { // first, because the form of the other rules depends on n.ranges
@@ -115,7 +115,7 @@ func (t *treeReader) node(name string, at path, rules []string) (n *treeNode, wr
 }
 
 // below returns the path of the frontend to which a chain belongs. For a node, it returns the path
-// of any frontend below the node. If there is none, it returns the zero path.
+// of any frontend below the node, or the zero path if there is none.
 func (t *treeReader) below(chain string) path {
 	for range maxTreeDepth + 1 {
 		if k, ok := t.fronts[chain]; ok && k.Port.IsRange() {

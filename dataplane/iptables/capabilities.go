@@ -19,7 +19,7 @@ type Options struct {
 	Mark string
 }
 
-// Variant is a variant of iptables: nft, legacy, or auto, which selects the variant of the host's
+// Variant is an iptables variant: nft, legacy, or auto, which selects the variant of the host's
 // other rules.
 type Variant = xtables.Variant
 

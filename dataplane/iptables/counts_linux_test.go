@@ -46,7 +46,7 @@ func TestCountsSurvive(t *testing.T) {
 			}
 			total, backends, _ := r.counted()
 			if total != made {
-				r.Errorf("counted connections after %s = %d, want %d", what, total, made)
+				r.Errorf("after %s: counted connections = %d, want %d", what, total, made)
 			}
 			for name, n := range by {
 				at := netip.AddrPortFrom(r.address(int(name[1]-'0')), 8080)

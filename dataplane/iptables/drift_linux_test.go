@@ -121,10 +121,10 @@ func TestOrphans(t *testing.T) {
 		}
 		rules := r.iptables("-S")
 		if strings.Contains(rules, groupPrefix+"old") {
-			r.Errorf("rules =\n%s\nwant no chain of the earlier process", rules)
+			r.Errorf("rules =\n%s\nwant no chain from the earlier process", rules)
 		}
 		if out, err := exec.Command(six, "-t", "nat", "-S").CombinedOutput(); err != nil || strings.Contains(string(out), nodePrefix) {
-			r.Errorf("error = %v, rules of the other family =\n%s\nwant no chain of the earlier process", err, out)
+			r.Errorf("error = %v, other family's rules =\n%s\nwant no chain from the earlier process", err, out)
 		}
 		if wrong := r.observe(f); len(wrong) > 0 {
 			r.Errorf("differences = %v, want none", wrong)
@@ -162,7 +162,7 @@ func TestDeletedJumpNoticed(t *testing.T) {
 		r.Logf("a check after a change of ours took %v", time.Since(started))
 		r.iptables("-D", "PREROUTING", "-j", rootChain)
 		if look() == "" {
-			r.Error("Intact returns no reason, want a reason about the missing jump")
+			r.Error("Intact = \"\", want a reason about the missing jump")
 		}
 	})
 }

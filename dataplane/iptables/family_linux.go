@@ -45,7 +45,7 @@ type familyRules struct {
 	// strayChains lists the chains that jump to the root chain but are not hooks.
 	strayChains []string
 	// hashes holds the kernel's hashes of vipd's chains, and of the jumps in the kernel's own
-	// chains. They were read when the chains were written or last found correct.
+	// chains. They are from when the chains were written or last found correct.
 	hashes map[string]knownHash
 	// broken holds the kernel's hashes of chains whose content is wrong.
 	broken map[string]xtables.ChainHash
@@ -166,7 +166,7 @@ func canonical(rule string) string {
 	return before + option + strconv.FormatFloat(math.Round(chance*certain), 'f', 0, 64) + " " + strings.TrimSpace(after)
 }
 
-// targetOf returns the name of the chain of vipd's to which a rule leads, or "".
+// targetOf returns the name of vipd's chain to which a rule jumps, or "" for other targets.
 func targetOf(rule string) string {
 	if _, number, jumps := strings.Cut(rule, "-j "+nodePrefix); jumps {
 		return nodePrefix + number

@@ -140,7 +140,7 @@ func (v *foreignEditor) change() {
 	}
 }
 
-// edit changes one of vipd's chains, the whole table nat, or the jumps to vipd's chains, as another
+// edit changes one of vipd's chains, the whole nat table, or the jumps to vipd's chains, as another
 // program might.
 func (v *foreignEditor) edit() {
 	v.Helper()
@@ -205,7 +205,7 @@ func (v *foreignEditor) repairUntilIntact() {
 		v.logStep("looking: %s", reason)
 		v.observe()
 	}
-	v.Fatalf("Intact reports a reason after each repair, want none\nhistory:\n%s", strings.Join(v.history, "\n"))
+	v.Fatalf("Intact still returns a reason after each repair\nhistory:\n%s", strings.Join(v.history, "\n"))
 }
 
 func (v *foreignEditor) observe() {

@@ -82,7 +82,7 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	return d, nil
 }
 
-// busyPause is the pause between two trials while other programs hold the lock of the tables.
+// busyPause is the pause between two trials while another program holds the lock on the tables.
 const busyPause = 100 * time.Millisecond
 
 // find returns the tool of a family, and reports whether the tool prints rules as they were

@@ -38,8 +38,7 @@ func clientCoin(client netip.Addr) coin {
 	}
 }
 
-// odds returns the share of the client's new connections that each backend of f gets, in the order
-// of the rules.
+// odds returns each backend's share of the client's new connections, in the order of the rules.
 func odds(f *balancer.Frontend, client netip.Addr) []dataplane.Share {
 	by := coin(shareCoin)
 	if isSourceHash(f) {

@@ -104,8 +104,8 @@ func stickyChain(k balancer.Key, slot int) string {
 	return stickyPrefix + keyHash(k) + "-" + strconv.Itoa(slot)
 }
 
-// stickySet returns the name of the set that holds a slot's clients. Its entries consist of VIP,
-// port and client.
+// stickySet returns the name of the set that holds a slot's clients. An entry consists of VIP, port
+// and client.
 func stickySet(slot int, family inet.Family) string {
 	return "vipd-sticky" + family.Digit() + "-" + strconv.Itoa(slot)
 }

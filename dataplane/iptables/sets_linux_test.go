@@ -39,7 +39,7 @@ func TestCleanupContinues(t *testing.T) {
 		run(t, "iptables-nft", holder...)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		if _, err := Cleanup(ctx, false); err == nil {
-			t.Errorf("Cleanup while set %d is in use = nil, want an error", held)
+			t.Errorf("set %d is in use: Cleanup = nil, want an error", held)
 		}
 		cancel()
 		holder[0] = "-D"
@@ -117,7 +117,7 @@ func settings(t *testing.T) string {
 	var b strings.Builder
 	for line := range strings.Lines(run(t, "ipset", "save")) {
 		if strings.HasPrefix(line, "create ") {
-			line, _, _ = strings.Cut(line, " bucketsize ") // this also removes the seed, which only newer revisions of the set type print
+			line, _, _ = strings.Cut(line, " bucketsize ") // also removes the seed, which only newer revisions of the set type print
 			b.WriteString(strings.TrimSpace(line) + "\n")
 		}
 	}
@@ -145,7 +145,7 @@ func TestIntactNamesExtraChains(t *testing.T) {
 			run(r.T, tool, "-t", "nat", "-N", c.chain)
 			reason, err := r.d.Intact(r.Context())
 			if err != nil || strings.Contains(reason, "unexpected chain "+c.chain) != c.ours || (reason != "") != c.ours {
-				r.Errorf("Intact with the extra chain %s = %q, error = %v; want a reason = %t", c.chain, reason, err, c.ours)
+				r.Errorf("extra chain %s: Intact = %q, %v; want a reason = %t", c.chain, reason, err, c.ours)
 			}
 			run(r.T, tool, "-t", "nat", "-X", c.chain)
 		}

@@ -10,7 +10,7 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// These constants shape the dispatch tree. A first packet takes the same time for fans of 4 to 16
+// These constants shape the dispatch tree. A first packet needs the same time for fans of 4 to 16
 // chains. A chain that is not in the CPU's caches is expensive, so a longer list in the last chain
 // is cheaper than another level. The maximum depth leaves room for the levels below frontends'
 // chains (maxLevels), because nft allows 15 chains below a hook.

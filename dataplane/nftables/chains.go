@@ -17,7 +17,7 @@ import (
 // tableName is the name of vipd's table in each family.
 const tableName = "vipd"
 
-// natPriority is the priority of vipd's chains. They precede the chains of iptables and of most
+// natPriority is the priority of vipd's chains. They precede the chains of iptables and most other
 // tables (dstnat, -100), so a service works even if other programs redirect its port.
 // sourcePriority precedes srcnat, 100.
 const (
@@ -76,7 +76,7 @@ func (p *places) sets() []*nft.Set {
 	return all
 }
 
-// sets returns all maps of the table.
+// sets returns all maps in the table.
 func (s *schema) sets() []*nft.Set {
 	return []*nft.Set{
 		s.frontends, s.choices, s.single.eps, s.single.slots, s.single.backends, s.sticky, s.single.digests,
@@ -294,7 +294,7 @@ const (
 	passing  method = "pass"  // for withdrawn frontends: the packet continues unchanged
 )
 
-// chain returns the name of the chain that makes the choice. A chain with a counter or a range's
+// chain returns the name of the chain that makes the choice c. A chain with a counter or a range's
 // number belongs to one frontend; all other chains are shared.
 func (c choice) chain(k balancer.Key) string {
 	if c.n == 0 {

@@ -63,7 +63,7 @@ func TestDirectExplain(t *testing.T) {
 	f := s.applied[balancer.Key{Addr: segmentVIPs[0], Port: 80, Proto: balancer.TCP}]
 	s.lab.Host().Exec("nft", "flush", "map", "netdev", "vipd", "counted4")
 	if x := s.explain(f, 2, 0); !missing(x) || len(x.Shares) != 0 {
-		t.Errorf("explanation without slots = %+v, want no shares, and a missing object", x)
+		t.Errorf("without slots: explanation = %+v, want no shares, and a missing object", x)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestDirectRender(t *testing.T) {
 		t.Errorf("difference between the table from Apply (-) and the table from nft (+), want none:\n%.3000s", diff)
 	}
 	if text, err := RenderDirect(nil); text != "" || err != nil {
-		t.Errorf("Render without frontends = %q, %v; want \"\"", text, err)
+		t.Errorf("no frontends: Render = %q, %v; want \"\"", text, err)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestDirectUnreportedFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := d.Apply(t.Context(), []dataplane.Change{{Key: nat.Key, New: &nat}}); err != nil {
-		t.Errorf("Apply with a nat frontend = %v, want no error", err)
+		t.Errorf("nat frontend: Apply = %v, want no error", err)
 	}
 	if reason, err := d.Intact(context.Background()); err == nil {
 		t.Errorf("Intact = %q, nil; want an error about the failure", reason)

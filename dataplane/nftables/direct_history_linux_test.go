@@ -92,7 +92,7 @@ func TestDirectDrain(t *testing.T) {
 		t.Errorf("Intact = %q, want no reason", reason)
 	}
 	if got := s.tally(f.Key, 10); got["s2"] != 10 {
-		t.Errorf("servers that answer after the drain = %v, want only s2", got)
+		t.Errorf("after the drain: servers that answer = %v, want only s2", got)
 	}
 }
 

@@ -106,8 +106,8 @@ func (d *Dataplane) Close(_ context.Context, keep bool) (failed error) {
 	return errors.Join(failed, d.Tracker.Close(), d.closeFamilies())
 }
 
-// Cleanup removes the tables of an earlier process. It returns descriptions of the steps, which a
-// dry run does not execute.
+// Cleanup removes an earlier process's tables. It returns a description of each step. A dry run
+// changes nothing.
 func Cleanup(dry bool) (done []string, err error) {
 	return nft.Cleanup(dry, tableName, trialName)
 }

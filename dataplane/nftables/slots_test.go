@@ -134,7 +134,7 @@ func TestIDs(t *testing.T) {
 		}
 		for a, id := range idsOf(&balancer.Frontend{Backends: backends[:1]}, backends[:1]) {
 			if ids[a] != id {
-				t.Errorf("ID of %s without the other backends = %d, want %d, as with the other backends", a, id, ids[a])
+				t.Errorf("ID of %s = %d without the other backends, want %d, as with them", a, id, ids[a])
 			}
 		}
 	}

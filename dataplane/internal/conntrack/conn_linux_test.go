@@ -156,9 +156,9 @@ func TestClosedConnFails(t *testing.T) {
 	}
 	f := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53")
 	if err := c.delete(&f); err == nil {
-		t.Error("delete after Close = nil, want an error")
+		t.Error("after Close: delete = nil, want an error")
 	}
 	if err := c.Each(t.Context(), Filter{}, func(*Flow) error { return nil }); err == nil {
-		t.Error("Each after Close = nil, want an error")
+		t.Error("after Close: Each = nil, want an error")
 	}
 }

@@ -1,4 +1,4 @@
-// Package conntrack reads and deletes entries of the kernel's connection tracking over netlink. The
+// Package conntrack reads and deletes the kernel's connection tracking entries over netlink. The
 // kernel decides a flow's destination at its first packet, and never changes it. So flows to a
 // removed backend continue until they are deleted here.
 //

@@ -137,6 +137,6 @@ func TestRunReturnsWhenClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-failed; err == nil {
-		t.Error("Run with a closed subscription = nil, want an error")
+		t.Error("closed subscription: Run = nil, want an error")
 	}
 }

@@ -323,6 +323,6 @@ func TestConnectionsOfAnotherModeAreItsOwn(t *testing.T) {
 		t.Errorf("connection's bytes are counted for %v, want for no port", port)
 	}
 	if fl.leadsTo(f, flow.Backend()) {
-		t.Error("the connection is listed, want it omitted")
+		t.Error("the connection is listed, want it missing")
 	}
 }

@@ -212,8 +212,8 @@ func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 	fl.dueLocked(k, now)
 }
 
-// movesFlows reports whether flows to was may be wrong for next: because one of its backends stops
-// getting connections, or because was had no backends. Connections of the host's own clients to a
+// movesFlows reports whether flows to was may be wrong for next: either a backend of was stops
+// getting connections, or was had no backends. Connections from the host's own clients to a
 // frontend without backends are refused after conntrack has recorded them. So a client that soon
 // reuses the port would be refused again.
 func movesFlows(was, next *balancer.Frontend, now time.Time) bool {

@@ -194,7 +194,7 @@ func TestUDPMovesAfterFailure(t *testing.T) {
 	r.tracker.flows.conn = bad
 	var failed dataplane.KeyErrors
 	if err := r.Apply(context.Background(), batch); !errors.As(err, &failed) || failed[f.Key] == nil {
-		t.Errorf("Apply without conntrack = %v, want an error for the key", err)
+		t.Errorf("without conntrack: Apply = %v, want an error for the key", err)
 	}
 	r.tracker.flows.conn = good
 	if err := r.Apply(context.Background(), batch); err != nil {

@@ -43,7 +43,7 @@ func (c *Conn) Close() {
 // belongs to a different set, CreateTimed returns ErrDifferent.
 func (c *Conn) CreateTimed(set string, kind SetType, family inet.Family) error {
 	req := c.message(nl.IPSET_CMD_CREATE, set)
-	req.Flags |= unix.NLM_F_EXCL // without this flag, the kernel accepts an existing set of another family
+	req.Flags |= unix.NLM_F_EXCL // without this flag, the kernel accepts an existing set in another family
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_TYPENAME, nl.ZeroTerminated(string(kind))))
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_REVISION, nl.Uint8Attr(revision)))
 	af := uint8(unix.AF_INET)

@@ -68,7 +68,7 @@ var (
 	ErrUnsupported = errors.New("IPVS can't be used here")
 )
 
-// Refused converts the kernel's error number of a refused op to an error of this package.
+// Refused converts the kernel's error number for a refused op to one of this package's errors.
 func (o Op) Refused(errno error) error {
 	if errno == nil {
 		return nil

@@ -169,7 +169,7 @@ func TestIPVSSocketIsReplaced(t *testing.T) {
 	}
 	s = <-k.turn
 	if s != nil {
-		t.Fatal("the lost socket is reused, want a new socket")
+		t.Fatal("the lost socket is used again")
 	}
 	k.turn <- mute
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -206,7 +206,7 @@ func TestIPVSHasScheduler(t *testing.T) {
 		}
 	}
 	if has, err := k.foundScheduler(syscall.EAFNOSUPPORT); err != nil || !has {
-		t.Errorf("HasScheduler without IPv6 = %v, %v; want true", has, err)
+		t.Errorf("without IPv6: HasScheduler = %v, %v; want true", has, err)
 	}
 	if diff := cmp.Diff(before, readServers(t, k), addresses); diff != "" {
 		t.Error(diff)

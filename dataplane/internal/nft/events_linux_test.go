@@ -96,8 +96,8 @@ func TestLooksAtOwnTableAlone(t *testing.T) {
 	}
 }
 
-// TestListensFromNowOn makes a transaction before it calls Listen. Foreign must not wait for the
-// event of this earlier transaction.
+// TestListensFromNowOn makes a transaction before it calls Listen. Foreign must not wait for this
+// transaction's event.
 func TestListensFromNowOn(t *testing.T) {
 	s, before := ownSample(t, false)
 	now, err := before.Generation()

@@ -16,9 +16,9 @@ import (
 type Maintained struct {
 	*Conn
 	Table Table
-	// Shape is the last known state of the table. It is nil if the table must be read.
+	// Shape is the table's last known shape. It is nil if the table must be read.
 	Shape Shape
-	// seen is the generation of the last check. foreign is the number of other programs' changes up
+	// seen is the generation at the last check. foreign is the number of other programs' changes up
 	// to then.
 	seen    uint32
 	foreign uint64
@@ -26,7 +26,7 @@ type Maintained struct {
 	Next time.Time
 }
 
-// Shape is the state of a table without its elements. It maps each chain to its state, and the
+// Shape describes a table without its elements. It maps each chain to its policy and rules, and the
 // empty name to the state of the table itself.
 type Shape map[string]string
 

@@ -117,14 +117,14 @@ func TestRefusesShortLengths(t *testing.T) {
 		b := make([]byte, 64)
 		binary.NativeEndian.PutUint32(b, uint32(size))
 		if m := Read(b); m.Next() || m.Err == nil {
-			t.Errorf("Next() for a message with the length %d = true, want false and an error", size)
+			t.Errorf("message with length %d: Next() = true, want false and an error", size)
 		}
 	}
 	for size := range unix.SizeofNlAttr {
 		b := make([]byte, 64)
 		binary.NativeEndian.PutUint16(b, uint16(size))
 		if a := In(b); a.Next() || a.Err == nil {
-			t.Errorf("Next() for an attribute with the length %d = true, want false and an error", size)
+			t.Errorf("attribute with length %d: Next() = true, want false and an error", size)
 		}
 	}
 }

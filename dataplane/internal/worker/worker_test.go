@@ -73,7 +73,7 @@ func TestClose(t *testing.T) {
 		l.Look()
 		l.Close()
 		if ends.Load() != 1 {
-			t.Error("completed calls when Close returned = 0, want 1")
+			t.Error("after Close: completed calls = 0, want 1")
 		}
 		l.Look()
 		l.Close()

@@ -230,7 +230,7 @@ func TestTry(t *testing.T) {
 			return stdout, stderr, errors.Join(hurried.Err(), err)
 		}
 		if _, err := tool.Try(hurried, "nat", "-p udp -j RETURN"); !errors.Is(err, context.Canceled) {
-			t.Errorf("Try with a canceled context = %v, want context.Canceled", err)
+			t.Errorf("canceled context: Try = %v, want context.Canceled", err)
 		}
 		tool.run = run
 		if after := saved(t, tool, "nat"); after != before {

@@ -183,7 +183,7 @@ func TestFollowsTheHost(t *testing.T) {
 		got, err := Find(t.Context(), inet.IPv4, Auto, log)
 		must(t, err)
 		if got.Variant() != variant {
-			t.Errorf("variant that Auto selects = %s (%s), want the host's variant %s", got.Variant(), got.program, variant)
+			t.Errorf("Auto selects %s (%s), want the host's variant %s", got.Variant(), got.program, variant)
 		}
 		must(t, host.Restore(t.Context(), "*filter\n-D INPUT -p sctp -j ACCEPT\nCOMMIT\n"))
 	}

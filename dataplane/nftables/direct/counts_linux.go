@@ -49,8 +49,8 @@ func (t *Table) eachCount(elems []nft.FoundElem, add func(counters.BackendKey, u
 	}
 }
 
-// labelOf returns the label of a frontend: "service/port". For a frontend of an earlier process, it
-// returns the label in the kernel.
+// labelOf returns a frontend's label: "service/port". For an earlier process's frontend, it returns
+// the label in the kernel.
 func (t *Table) labelOf(k balancer.Key) string {
 	if f := t.fronts[k]; f != nil {
 		return f.label

@@ -52,8 +52,8 @@ func layoutOf(nl *netlink.Handle, endpoints map[netip.Addr]bool, before map[neti
 	return all, nil
 }
 
-// deviceTo returns the index of the device through which this host reaches an address without a
-// router. It returns 0 for other addresses.
+// deviceTo returns the index of the device through which this host reaches an address directly, or
+// 0 if it uses a router.
 func deviceTo(nl *netlink.Handle, a netip.Addr) (uint32, error) {
 	routes, err := nl.RouteGet(a.AsSlice())
 	for _, none := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} { // errors for route types that have no device

@@ -159,8 +159,8 @@ func (y *family) forward(key nft.Concat, in *nft.Set, d device) nft.Stmt {
 	return nft.Fwd{Family: y.TableFamily, To: nft.Lookup{Key: key, In: in}, Name: d.name, Index: d.index}
 }
 
-// inner holds offsets in an ICMP error, which contains the start of the packet that caused it. That
-// packet was sent by an endpoint to a client.
+// inner holds offsets in an ICMP error, which contains the start of the packet that caused it. An
+// endpoint sent that packet to a client.
 type inner struct{ proto, client, size, ports uint32 }
 
 func (y *family) inner() inner {

@@ -48,7 +48,7 @@ type Table struct {
 }
 
 // Open tests with a trial table whether the kernel can forward frames. It returns a table that
-// adopts the elements of an earlier process.
+// adopts an earlier process's elements.
 func Open() (*Table, error) {
 	conn, err := nft.Open()
 	if err != nil {
@@ -271,7 +271,7 @@ func (t *Table) awaits(changed map[balancer.Key]*front) bool {
 	return false
 }
 
-// differing returns the keys of the frontends whose elements in the kernel may have to change.
+// differing returns the keys of the frontends whose elements may have to change in the kernel.
 func (t *Table) differing(wanted, changed map[balancer.Key]*front, next layout) []balancer.Key {
 	keys := map[balancer.Key]bool{}
 	for k := range changed {
