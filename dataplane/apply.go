@@ -12,8 +12,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// batches applies the changes of a round (one pass of [Engine.Run]) in batches. If a batch fails,
-// it splits the batch into halves.
+// batches applies a round's changes in batches. A round is one pass of [Engine.Run]. If a batch
+// fails, it splits the batch into halves.
 type batches struct {
 	*Engine
 	ctx         context.Context

@@ -66,7 +66,7 @@ type Engine struct {
 	wake   wake.Signal // sent when the target has changed
 	busy   activity
 
-	// The goroutine of Run owns the fields below.
+	// Run's goroutine owns the fields below.
 	applied applied
 	compare comparison
 	whole   backoff // backoff after failures that are not specific to one key
@@ -101,8 +101,8 @@ func (e *Engine) Set(d balancer.Desired) {
 // Wanted returns the state of the last Set.
 func (e *Engine) Wanted() (d balancer.Desired, isSet bool) { return e.target.get() }
 
-// Behind returns since when the desired state has not been fully applied. It ignores frontends in
-// backoff. It returns zero if the desired state is applied.
+// Behind returns when the engine fell behind the desired state, ignoring frontends in backoff. It
+// returns zero if the desired state is applied.
 func (e *Engine) Behind() time.Time { return e.target.since() }
 
 // Resync requests a full comparison.

@@ -20,7 +20,7 @@ import (
 	"vipd/test/wait"
 )
 
-// fixture is an engine that drives a fake kernel, with a seeded source of random changes.
+// fixture is an engine with a fake kernel and a seeded source of random changes.
 type fixture struct {
 	*rand.Rand
 	t       *testing.T

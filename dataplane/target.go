@@ -82,7 +82,7 @@ func (t *target) settle(started time.Time, isApplied bool) {
 	}
 }
 
-// since returns since when the desired state has not been applied, or zero.
+// since returns when the engine fell behind the desired state, or zero.
 func (t *target) since() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()

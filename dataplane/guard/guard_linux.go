@@ -41,22 +41,22 @@ func (g *Guard) of(a netip.Addr) *familyGuard {
 	return g.families[1]
 }
 
-// Want adds by to the reference count of each set entry that f needs. If applied is set, f counts
-// as an applied frontend, otherwise as a desired frontend.
+// Want adds the argument by to the reference count of each set entry that f needs. If applied is
+// set, f counts as an applied frontend, otherwise as a desired frontend.
 func (g *Guard) Want(f *balancer.Frontend, by int, applied bool) { g.of(f.Addr).want(f, by, applied) }
 
-// Hold adds by to the reference count of a held address, which vipd adds to the host. A held
-// address answers only on the ports of services.
+// Hold adds the argument by to the reference count of a held address, which vipd adds to the host.
+// A held address answers only on the ports of services.
 func (g *Guard) Hold(a netip.Addr, by int) { g.of(a).hold(a, by) }
 
-// Own adds by to the reference count of an address that only one of several hosts has at a time.
-// Its frontends serve clients while this host has the address. Like a held address, it answers only
-// on the ports of services.
+// Own adds the argument by to the reference count of an address that only one of several hosts has
+// at a time. Its frontends serve clients while this host has the address. Like a held address, it
+// answers only on the ports of services.
 func (g *Guard) Own(a netip.Addr, by int) {
 	g.of(a).own(a, by)
 }
 
-// Silence adds by to the reference count of a held address that must not answer yet.
+// Silence adds the argument by to the reference count of a held address that must not answer yet.
 func (g *Guard) Silence(a netip.Addr, by int) { g.of(a).pending.want(setEntry{Addr: a}, by) }
 
 // Holds reports whether any address of a's family is held.

@@ -123,8 +123,8 @@ type limits struct {
 	fault error
 }
 
-// want adds by to the reference count of f's limiter at f's place. If applied is set, f counts as
-// an applied frontend, otherwise as a desired frontend.
+// want adds the argument by to the reference count of f's limiter at f's place. If applied is set,
+// f counts as an applied frontend, otherwise as a desired frontend.
 func (s *limits) want(f *balancer.Frontend, by int, applied bool) {
 	if !isLimited(f) || f.Withdrawn || f.Addr.IsLoopback() {
 		return

@@ -49,11 +49,11 @@ func newMembers(def setDef) *members {
 	}
 }
 
-// want adds by to the number of frontends that want an entry.
+// want adds the argument by to the number of frontends that want an entry.
 func (m *members) want(e setEntry, by int) { m.add(m.count, e, by) }
 
-// ask adds by to the number of desired frontends that request an entry. It is used for sets that
-// are not early.
+// ask adds the argument by to the number of desired frontends that request an entry. It is used for
+// sets that are not early.
 func (m *members) ask(e setEntry, by int) { m.add(m.asked, e, by) }
 
 func (m *members) add(to map[setEntry]int, e setEntry, by int) {

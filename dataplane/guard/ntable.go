@@ -235,7 +235,7 @@ func (l *layout) classifyRules(m dataplane.Needs, bits markBits, with features, 
 	return rules
 }
 
-// refuseOwnRules returns the rules of output that reset the node's own TCP connections to rejected
+// refuseOwnRules returns the output rules that reset the node's own TCP connections to rejected
 // frontends. Otherwise conntrack would create an entry without a destination, and the entry would
 // affect a later connection from the same port.
 func (l *layout) refuseOwnRules(bits markBits, with features) []nft.Rule {

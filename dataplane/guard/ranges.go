@@ -52,8 +52,8 @@ func (p openPart) compare(q openPart) int {
 	return cmp.Or(cmp.Compare(p.proto, q.proto), cmp.Compare(p.ports.First(), q.ports.First()), cmp.Compare(p.of, q.of))
 }
 
-// want adds by to the reference count of each open part of f. If applied is set, f counts as an
-// applied frontend, otherwise as a desired frontend.
+// want adds the argument by to the reference count of each open part of f. If applied is set, f
+// counts as an applied frontend, otherwise as a desired frontend.
 func (r *openRanges) want(f *balancer.Frontend, by int, applied bool) {
 	if !f.Key.Port.IsRange() || f.Withdrawn {
 		return

@@ -87,8 +87,8 @@ func (w *wanted) set(name string) *members {
 	return w.members[slices.IndexFunc(w.members, func(m *members) bool { return m.def.name == name })]
 }
 
-// want adds by to the reference count of each set entry that f needs. If applied is set, f counts
-// as an applied frontend, otherwise as a desired frontend.
+// want adds the argument by to the reference count of each set entry that f needs. If applied is
+// set, f counts as an applied frontend, otherwise as a desired frontend.
 func (w *wanted) want(f *balancer.Frontend, by int, applied bool) {
 	if f.Addr.IsLoopback() {
 		return
@@ -112,10 +112,11 @@ func (w *wanted) want(f *balancer.Frontend, by int, applied bool) {
 	}
 }
 
-// hold adds by to the reference count of a held address, which vipd adds to the host.
+// hold adds the argument by to the reference count of a held address, which vipd adds to the host.
 func (w *wanted) hold(a netip.Addr, by int) { w.held.want(setEntry{Addr: a}, by) }
 
-// own adds by to the reference count of an address that only one of several hosts has at a time.
+// own adds the argument by to the reference count of an address that only one of several hosts has
+// at a time.
 func (w *wanted) own(a netip.Addr, by int) {
 	w.hold(a, by)
 	w.owned.want(setEntry{Addr: a}, by)

@@ -44,7 +44,7 @@ func openAlerts() (all alerts, err error) {
 		case err == nil:
 			all = append(all, s)
 		case errors.Is(err, unix.EPROTONOSUPPORT): // the kernel does not support nf_tables
-		case errors.Is(err, fs.ErrPermission): // events of nf_tables need CAP_NET_ADMIN
+		case errors.Is(err, fs.ErrPermission): // nf_tables events need CAP_NET_ADMIN
 		default:
 			return nil, errors.Join(err, all.close())
 		}

@@ -35,7 +35,7 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 	done, err := guard.Cleanup(ctx, dryRun)
 	c.done = append(c.done, done...)
 	c.note(err)
-	released, err := ReleaseDirect(o, nil, dryRun) // before the sysctls, which the VIPs of direct routing need
+	released, err := ReleaseDirect(o, nil, dryRun) // before the sysctls, which the direct-routing VIPs need
 	c.done = append(c.done, released...)
 	c.note(err)
 	c.sysctls()

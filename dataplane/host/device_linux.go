@@ -13,14 +13,14 @@ import (
 type deviceKind string
 
 const (
-	madeDevice     deviceKind = "made"     // a dummy device that vipd made
+	madeDevice     deviceKind = "made"     // a dummy device that vipd created
 	loopbackDevice deviceKind = "loopback" // lo
 	realDevice     deviceKind = "real"     // a link with neighbors
-	otherDummy     deviceKind = "dummy"    // a dummy device that vipd did not make
+	otherDummy     deviceKind = "dummy"    // a dummy device that vipd did not create
 )
 
-// deviceAlias marks devices that vipd made. Administrators can see the alias, and vipd recognizes
-// its device by it even without a ledger.
+// deviceAlias marks devices that vipd created. Administrators can see the alias, and vipd
+// recognizes its device by it even without a ledger.
 const deviceAlias = "made by vipd"
 
 // holder is the device that holds VIPs. The zero value means that the device has not been looked
@@ -33,15 +33,15 @@ type holder struct {
 	err   error
 	// passes reports whether the error may be temporary. If so, the lookup is retried.
 	passes bool
-	// absent reports whether the device must be made first. ready reports whether vipd made the
-	// device and it is up.
+	// absent reports whether the device must be created first. ready reports whether vipd created
+	// the device and it is up.
 	absent, ready bool
 	// ipv6Disabled reports whether an address could not be added because the device has IPv6
 	// disabled.
 	ipv6Disabled bool
 }
 
-// holder returns the device that holds VIPs or will hold them. It does not make the device.
+// holder returns the device that holds VIPs or will hold them. It does not create the device.
 func (st *state) holder() (holder, error) {
 	if st.device == (holder{}) {
 		st.device = st.findDevice(st.opts.Interface)
@@ -72,13 +72,14 @@ func (st *state) findDevice(name string) holder {
 	return d
 }
 
-// madeByUs reports whether vipd made the device, according to the ledger or to the device's alias.
+// madeByUs reports whether vipd created the device, according to the ledger or to the device's
+// alias.
 func (st *state) madeByUs(link netlink.Link) bool {
 	name := link.Attrs().Name
 	return link.Type() == st.newLink(name).Type() && (st.ledger.Links[name] || link.Attrs().Alias == deviceAlias)
 }
 
-// removeDevices removes the devices that vipd made.
+// removeDevices removes the devices that vipd created.
 func (st *state) removeDevices() error {
 	var all []error
 	for name := range st.ledger.Links {

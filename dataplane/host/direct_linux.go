@@ -13,9 +13,9 @@ import (
 	"vipd/dataplane/internal/rtnl"
 )
 
-// realServer holds the VIPs of direct routing on lo. A gateway forwards clients' packets to this
-// host unchanged, and the host replies to the clients directly. It must not answer its neighbors'
-// ARP requests for the VIPs, because clients' packets would then bypass the gateway. Linux never
+// realServer holds the direct-routing VIPs on lo. A gateway forwards clients' packets to this host
+// unchanged, and the host replies to the clients directly. It must not answer its neighbors' ARP
+// requests for the VIPs, because clients' packets would then bypass the gateway. Linux never
 // answers neighbor discovery for IPv6 addresses on lo. The guard ignores these VIPs, so the host's
 // programs serve all ports.
 type realServer struct {
@@ -178,7 +178,7 @@ func (rs *realServer) showDirect(a netip.Addr) {
 	rs.set(a, shown{held: held, ours: rs.ledger.Direct[a]})
 }
 
-// directIntact describes a change to a VIP of direct routing since the last check, or returns "".
+// directIntact describes a change to a direct-routing VIP since the last check, or returns "".
 func (rs *realServer) directIntact() string {
 	if !rs.directChanged {
 		return ""

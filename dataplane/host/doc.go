@@ -8,8 +8,8 @@
 //	                  remove what no applied frontend needs, in reverse order
 //
 // Addresses. If the host already has a VIP, vipd uses the address and never changes it. vipd adds
-// every other VIP to the configured device: a dummy device that vipd makes, lo if the kernel has no
-// dummy devices, or a real link, on which new addresses are announced. A local route to each VIP
+// every other VIP to the configured device: a dummy device that vipd creates, lo if the kernel has
+// no dummy devices, or a real link, on which new addresses are announced. A local route to each VIP
 // selects the node's own address as the source of the host's connections to the VIP. Otherwise an
 // endpoint that also holds the VIP would answer to itself.
 //
@@ -26,7 +26,7 @@
 // A Host consists of these parts, which share a state: a record for each address, the observed
 // kernel state, and the ledger.
 //
-//	observer    follows the kernel's events, and makes the device for VIPs
+//	observer    follows the kernel's events, and creates the device for VIPs
 //	mover       adds and removes addresses
 //	routes      maintains the local routes to VIPs
 //	announcer   announces VIPs to the neighbors

@@ -344,7 +344,7 @@ func (y *history) state() []string {
 		}
 	}
 	all = append(all, slices.Collect(maps.Values(routes))...)
-	// Elements of sets have no fixed order, so each becomes a line.
+	// Set elements have no fixed order, so each becomes a line.
 	elements := strings.NewReplacer(",", "\n", "{", "{\n", "}", "\n}")
 	for line := range strings.Lines(elements.Replace(y.l.Host().Exec("nft", "-s", "list", "ruleset"))) {
 		if line = strings.TrimSpace(line); line != "" {

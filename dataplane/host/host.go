@@ -16,8 +16,8 @@ import (
 
 // Options configures a Host.
 type Options struct {
-	// Interface is the device that holds VIPs. If its name starts with "vipd", vipd makes it as a
-	// dummy device; any other device must exist.
+	// Interface is the device that holds VIPs. If its name starts with "vipd", vipd creates it as a
+	// dummy device; any other device must already exist.
 	Interface string
 	// Bind reports whether vipd adds VIPs that are not local. If false, another program must add
 	// them.
@@ -92,8 +92,8 @@ type Held struct {
 	// Standing is "owned" for a VIP that only one host, its owner, adds at a time. For any other
 	// VIP, it is the reason why this host does not hold the VIP for now, or "".
 	Standing balancer.VIPState `json:"standing,omitempty"`
-	// Silent reports whether the address is on lo because this host is a real server of direct
-	// routing. The host then answers no ARP requests for it, and vipd serves nothing at it.
+	// Silent reports whether the address is on lo because this host is a direct-routing real
+	// server. The host then answers no ARP requests for it, and vipd serves nothing at it.
 	Silent bool `json:"silent,omitempty"`
 }
 

@@ -97,7 +97,7 @@ func (h *Host) Close() error {
 // Release afterwards.
 func (h *Host) Refuse(ctx context.Context) error { return h.Prepare(ctx, balancer.Desired{}) }
 
-// Release removes everything that this Host holds and has made. The guard is removed last, so the
+// Release removes everything that this Host holds or has created. The guard is removed last, so the
 // addresses refuse new connections until they are removed.
 func (h *Host) Release(ctx context.Context) error {
 	h.Resync(true)

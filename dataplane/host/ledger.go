@@ -15,17 +15,17 @@ import (
 	"vipd/balancer/lib/atomicfile"
 )
 
-// ledgerFile is the name of the ledger in the run folder.
+// ledgerFile is the ledger's file name in the run folder.
 const ledgerFile = "host.json"
 
-// ledger records the objects that vipd made or changed on this host. An object is recorded before
-// it is first changed, so the ledger may name objects that do not exist, but never omits an
+// ledger records the objects that vipd created or changed on this host. An object is recorded
+// before it is first changed, so the ledger may name objects that do not exist, but never omits an
 // existing object.
 type ledger struct {
 	// Boot and Namespace identify the boot and the network namespace for which the ledger is valid.
 	Boot      string `json:"boot"`
 	Namespace string `json:"namespace"`
-	// Links names the devices that vipd made.
+	// Links names the devices that vipd created.
 	Links map[string]bool `json:"links,omitempty"`
 	// Addresses maps the addresses that vipd added to their devices.
 	Addresses map[netip.Addr]string `json:"addresses,omitempty"`

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// observer follows devices and addresses, and makes the device for VIPs.
+// observer follows devices and addresses, and creates the device for VIPs.
 type observer struct {
 	*state
 	*routes
@@ -113,7 +113,7 @@ func (ob *observer) noteEvent(c netEvent) {
 	ob.view.devices[c.link] = c.device
 }
 
-// adopt records that vipd owns the addresses on a device that vipd made. If the ledger was lost,
+// adopt records that vipd owns the addresses on a device that vipd created. If the ledger was lost,
 // adopt also records addresses on other devices that have a route with vipd's route protocol.
 func (ob *observer) adopt() {
 	if link, err := ob.nl.LinkByName(ob.opts.Interface); err == nil && ob.madeByUs(link) {
@@ -173,8 +173,8 @@ func (ob *observer) recheckOwn(some []*address) (bool, error) {
 	return false, nil
 }
 
-// decideOnDevice decides the next step for an address. It first makes vipd's device if the address
-// needs it.
+// decideOnDevice decides the next step for an address. It first creates vipd's device if the
+// address needs it.
 func (ob *observer) decideOnDevice(r *address) (Held, step) {
 	held, next := r.decide(ob.place(r.addr), ob.site())
 	if next != release && next != wait && held.Where != onHost && ob.device.kind == madeDevice && !ob.device.ready {
@@ -184,7 +184,7 @@ func (ob *observer) decideOnDevice(r *address) (Held, step) {
 	return held, next
 }
 
-// makeDevice makes vipd's device if it is absent, and brings it up. If the kernel has no dummy
+// makeDevice creates vipd's device if it is absent, and brings it up. If the kernel has no dummy
 // devices, it uses lo.
 func (ob *observer) makeDevice() {
 	d := &ob.device
@@ -209,7 +209,7 @@ func (ob *observer) makeDevice() {
 	*d = ob.upDevice(d.name)
 }
 
-// withoutDevice handles err, the reason why the device could not be made. If the kernel has no
+// withoutDevice handles err, the reason why the device could not be created. If the kernel has no
 // dummy devices, it selects lo. Otherwise it records the error.
 func (ob *observer) withoutDevice(err error) {
 	name := ob.device.name

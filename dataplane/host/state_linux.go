@@ -61,7 +61,7 @@ type observed struct {
 	routeMTUs    routeMTUs
 	// direct4 reports whether lo holds an IPv4 VIP of direct routing, or will hold it.
 	direct4 bool
-	// directChanged reports whether VIPs of direct routing may have changed since their last check.
+	// directChanged reports whether direct-routing VIPs may have changed since their last check.
 	directChanged bool
 	// gateways holds the host's next hops when addresses were last added. A gateway is never added
 	// as a VIP.

@@ -364,7 +364,7 @@ func (y *familyRules) contentLocked(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// entriesLocked returns the number of vipd's entries in a table of iptables-legacy: one for each
+// entriesLocked returns the number of vipd's entries in an iptables-legacy table: one for each
 // rule, and two for each chain.
 func (y *familyRules) entriesLocked() int {
 	n := y.jumps

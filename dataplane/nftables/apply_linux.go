@@ -205,7 +205,7 @@ func without(a, b []balancer.PortRange) []balancer.PortRange {
 	return slices.DeleteFunc(slices.Clone(a), func(p balancer.PortRange) bool { return slices.Contains(b, p) })
 }
 
-// countUses adds by to the number of users of each chain that a frontend needs.
+// countUses adds the argument by to the number of users of each chain that a frontend needs.
 func (e *edit) countUses(f *front, by int) {
 	for _, name := range f.uses() {
 		e.users[name] += by

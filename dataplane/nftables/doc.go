@@ -5,25 +5,25 @@
 // Each family has a table, vipd. Its chains are of type nat, so they only see the first packet of a
 // connection:
 //
-//	prerouting, output    (address, protocol, port) -> frontends: a number, kept in the packet's priority; without an
+//	prerouting, output    (address, protocol, port) -> frontends: a number, stored in the packet's priority; without an
 //	                      element the packet continues unchanged
 //	                      number -> choices: goto one of the following chains, which clear the priority
 //	                      (address, protocol, an open port) -> ranges: the number of a range -> range-choices
 //	random-10             marks the connection, and translates to eps[(address, protocol, port, a random number below 10)]
-//	turn-VIP/tcp/80       the same, with the next number of the frontend's counter
+//	turn-VIP/tcp/80       like random-10, but uses the next number of the frontend's counter
 //	hash-256              marks it, maps a hash of the client's address to a backend id in slots, and translates to
 //	                      backends[(address, protocol, port, the id)]
-//	...-sticky-10800      any of these with slots and backends; sticky remembers the client's id for 10800 s (chains.go)
-//	...-sticky-10800-vip  all services of a VIP share the memory of clients, see [balancer.AffinityMemory]; with -not-0123abcd-or-service-web,
+//	...-sticky-10800      any of these chains, but with slots and backends; sticky remembers the client's id for 10800 s (chains.go)
+//	...-sticky-10800-vip  all of a VIP's services share the memory of clients (see [balancer.AffinityMemory]); with -not-0123abcd-or-service-web,
 //	                      clients with a foreign endpoint continue in ...-sticky-10800-service-web
 //	random-VIP/tcp/8000-8999
-//	                      any of these for a range of ports: its keys in range-eps, range-slots and range-backends have the number of
+//	                      any of these chains, but for a port range: its keys in range-eps, range-slots and range-backends contain the number of
 //	                      the range instead of the port, and the translation keeps the port
 //	random-VIP/tcp/8000-8999-moved
-//	                      the same with a target_port: range-targets[(address, protocol, the number of the range, port)] is the new port
-//	unserved              marks the connection of a frontend without active backends, so that the guard refuses it
-//	pass-1                lets the connection of a withdrawn frontend continue unchanged
-//	postrouting           clears the packet's priority, in which chains keep the id; exists while any frontend has ids
+//	                      for a range with a target_port: range-targets[(address, protocol, the number of the range, port)] is the new port
+//	unserved              marks a connection to a frontend without active backends, so that the guard refuses it
+//	pass-1                lets a connection to a withdrawn frontend continue unchanged
+//	postrouting           clears the packet's priority, in which chains store the id; exists while any frontend has ids
 //
 // All frontends with the same number of slots share a chain. A backend's number of slots depends on
 // its weight (slots.go). Each port range has its own chain, because the range's number is a

@@ -1,5 +1,5 @@
-// Package realserver tests from a gateway whether real servers of direct routing accept packets to
-// a VIP, and whether their replies bypass the gateway.
+// Package realserver tests from a gateway whether direct-routing real servers accept packets to a
+// VIP, and whether their replies bypass the gateway.
 //
 //	gateway                                real server
 //	SYN client -> VIP, to the server's MAC ---->  has the VIP, and a program listens

@@ -8,9 +8,10 @@ import (
 // Look decides at each probe (once a second) whether to compare a table with its expected content.
 // A comparison is necessary if the table has changed since it was last correct. Its cost grows with
 // the table, and other programs may change rules constantly. So after an initial credit, the pause
-// between comparisons is share times their duration. If the stamp reveals a change, the pause is at
-// most maxSeenPause, because probes run once a second and a change must be found within two
-// seconds, even on a busy machine. The zero Look has no stamp, and is for comparing sizes.
+// between comparisons is their duration times the constant share. If the stamp reveals a change,
+// the pause is at most maxSeenPause, because probes run once a second and a change must be found
+// within two seconds, even on a busy machine. The zero Look has no stamp, and is for comparing
+// sizes.
 type Look struct {
 	// always reports whether comparisons are made even if a legacy table's stamp reveals no change,
 	// because it can miss a change.

@@ -9,9 +9,9 @@
 //	arriving              skips frames to other hosts, and maps (address, protocol, port) to one of the following chains
 //	tcp-port-4            forwards by a hash of the client's address and port
 //	tcp-client-4          forwards by a hash of the client's address
-//	...-closing           the same without new connections, while all endpoints drain
-//	...-restricted        continues in the chain of that name if allowed has the client
-//	errors-port-4         forwards ICMP errors about an endpoint's packets, by the same hash
+//	...-closing           like tcp-port-4 or tcp-client-4, but forwards no new connections, because all endpoints drain
+//	...-restricted        continues in the chain without this suffix if the set allowed contains the client
+//	errors-port-4         forwards ICMP errors about an endpoint's packets, with the hash of tcp-port-4
 //
 // A slot's number also contains the index of the endpoint's device, because each rule forwards
 // through a single device. A packet without a slot continues to the NAT tables. These serve the
