@@ -29,7 +29,7 @@ type retry struct {
 	held bool
 }
 
-// removal is a removed frontend. Its connections may continue until the time until.
+// removal is a removed frontend. Its connections may continue until the time in the field until.
 type removal struct {
 	frontend *balancer.Frontend
 	until    time.Time

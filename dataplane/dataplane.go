@@ -94,8 +94,8 @@ type Observation struct {
 	// Damage lists the missing or broken objects that all frontends share. Observe does not repair
 	// them. Instead, the engine applies every frontend, which repairs them.
 	Damage []string
-	// ReapplyAll requests an Apply of every frontend even if nothing differs. A dataplane sets it
-	// while the frontends of an earlier process are unknown.
+	// ReapplyAll requests that every frontend be applied even if nothing differs. A dataplane sets
+	// it while the frontends of an earlier process are unknown.
 	ReapplyAll bool
 }
 

@@ -165,7 +165,7 @@ func TestEngineConverges(t *testing.T) {
 				case 6:
 					w.kernel.Fail(fake.Faults{}, seed)
 				}
-				time.Sleep(time.Duration(w.IntN(3000)) * time.Millisecond) // this is the virtual time of synctest
+				time.Sleep(time.Duration(w.IntN(3000)) * time.Millisecond) // virtual time (synctest)
 			}
 			w.kernel.Fail(fake.Faults{}, seed)
 			w.change()

@@ -39,8 +39,8 @@ type writes struct{ batches, bytes atomic.Int64 }
 
 type writesKey struct{}
 
-// Wrote records that the step to which ctx belongs has written a netlink batch, or input of
-// iptables-restore, with a number of bytes. Without a trace, it does nothing.
+// Wrote records that ctx's step has written a netlink batch or iptables-restore input of this many
+// bytes. Without a trace, it does nothing.
 func Wrote(ctx context.Context, bytes int) {
 	if w, traced := ctx.Value(writesKey{}).(*writes); traced {
 		w.batches.Add(1)

@@ -117,8 +117,8 @@ type limits struct {
 	places map[setEntry]string
 	chains map[string]limiter
 	sets   map[string]bool
-	// tried reports whether the trial of limits has run. fault is the reason why the kernel does
-	// not support limits, or nil.
+	// tried reports whether the limits trial has run. fault is the reason why the kernel does not
+	// support limits, or nil.
 	tried bool
 	fault error
 }

@@ -90,7 +90,7 @@ func fillMeter(t *testing.T, m meter) {
 	}
 }
 
-// TestLimitsWithoutModules makes the trial of limits fail, because another program owns the trial's
+// TestLimitsWithoutModules makes the limits trial fail, because another program owns the trial's
 // table. The guard must work without limits and report the service. After a resync that succeeds,
 // the limits must be in force.
 func TestLimitsWithoutModules(t *testing.T) {

@@ -30,7 +30,7 @@ const (
 	protocolIPv6     = 41 // IPPROTO_IPV6
 )
 
-// layout is the guard's table of a family: its sets, and its chains for a mode.
+// layout is one family's guard table: its sets, and its chains for a mode.
 type layout struct {
 	table nft.Table
 	place nft.Concat

@@ -47,7 +47,8 @@ func NewRedirects(family inet.Family) (*Redirects, error) {
 // Adopt makes Observe keep an earlier process's redirects until Set replaces them.
 func (r *Redirects) Adopt() { r.made, r.former = true, true }
 
-// Set redirects connections to the frontends to ports. It removes all other redirects.
+// Set redirects connections from each frontend to its port in the map ports. It removes all other
+// redirects.
 func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) error {
 	if !r.made && len(ports) == 0 { // the table may belong to another process, for example after a trial
 		return nil

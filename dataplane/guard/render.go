@@ -46,8 +46,8 @@ func (w *wanted) render(b *strings.Builder) {
 	b.WriteString("# nft -f -\n" + tx.Text())
 }
 
-// modelWanted returns a family's guard for frontends that are both wanted and applied, and whose
-// VIPs vipd holds.
+// modelWanted returns a family's guard for frontends that are wanted and applied and whose VIPs
+// vipd holds.
 func modelWanted(o Options, of inet.Family, frontends []*balancer.Frontend, interfaces []Interface) *wanted {
 	w := newWanted(of, o)
 	held := map[netip.Addr]bool{}

@@ -54,8 +54,8 @@ func options(t *testing.T, backend xtables.Variant) Options {
 	return o
 }
 
-// withoutTables makes the trials of nf_tables fail until the test ends. Another program then owns
-// the trials' tables.
+// withoutTables makes nf_tables trials fail until the test ends. Another program then owns the
+// trials' tables.
 func withoutTables(t *testing.T) {
 	t.Helper()
 	conn, err := nft.Open()

@@ -267,8 +267,8 @@ func TestAddressesWaitForTheGuard(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestUnusableTables makes the trial of nf_tables fail. Addresses must still be added. Until
-// nf_tables works, a problem must report each missing protection and the reason.
+// TestUnusableTables makes the nf_tables trial fail. Addresses must still be added. Until nf_tables
+// works, a problem must report each missing protection and the reason.
 func TestUnusableTables(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)

@@ -30,7 +30,7 @@ func run(t *testing.T, program string, args ...string) string {
 	return string(out)
 }
 
-// holdLock holds the lock of the legacy tables, as another program would, until release is called.
+// holdLock holds the legacy tables' lock, as another program would, until release is called.
 func holdLock(t *testing.T) (release func()) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "xtables.lock")

@@ -55,7 +55,7 @@ func subscribeTo(filter []unix.SockFilter, groups ...int) (*Ends, error) {
 	return &Ends{s}, nil
 }
 
-// Close ends the subscription.
+// Close cancels the subscription.
 func (e *Ends) Close() error { return e.socket.Close() }
 
 // Run calls visit for every flow that ends. It returns nil when ctx is done. The flow is valid
