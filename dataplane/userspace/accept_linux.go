@@ -13,8 +13,8 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// route finds the frontend of an accepted connection, and the VIP and port to which the client has
-// connected. The frontend is nil if there is none.
+// route returns the frontend of an accepted connection, and the VIP and port to which the client
+// connected. The frontend is nil if the connection belongs to none.
 type route func(fd int) (*frontend, netip.AddrPort)
 
 // listener is a TCP socket from which the first loop accepts connections.
@@ -29,11 +29,11 @@ type listener struct {
 	stopped bool       // reports whether the listener no longer accepts connections
 }
 
-// intake holds the listeners and clients that wait in a loop.
+// intake holds the listeners and clients that wait for a loop.
 type intake struct {
 	paused  []*listener // listeners without room for their connections
-	resumed int64       // the instant of the last check whether there is room for paused listeners
-	ended   bool        // a connection has ended since that check
+	resumed int64       // the instant of the last check for room for the paused listeners
+	ended   bool        // a connection has ended since the last check
 	orphans []orphan    // clients of frontends that are not applied yet
 }
 
@@ -66,7 +66,6 @@ func (d *Dataplane) accept(socket *net.TCPListener, f *frontend, to route) (*lis
 
 func (ln *listener) id() id { return id(ln.fd) | listenerBit }
 
-// Addr returns the address of the socket.
 func (ln *listener) Addr() net.Addr { return ln.addr }
 
 func (ln *listener) refit(c *config) error {
@@ -75,7 +74,7 @@ func (ln *listener) refit(c *config) error {
 	return fit(uintptr(ln.fd), c)
 }
 
-// stop makes the loop accept no more connections, and leaves the socket open.
+// stop makes the loop accept no more connections. The socket stays open.
 func (ln *listener) stop() {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
@@ -94,11 +93,11 @@ func (ln *listener) close() {
 	ln.d.budget.give(1)
 }
 
-// accept accepts connections while there is room for them. Otherwise they wait in the kernel's
-// queue.
+// accept accepts connections while the descriptor budget has room for them. Otherwise they wait in
+// the kernel's queue.
 func (l *loop) accept(ln *listener) {
 	if !ln.mu.TryLock() {
-		return // it is being changed or closed; epoll repeats the event
+		return // another goroutine is changing or closing it; epoll repeats the event
 	}
 	defer ln.mu.Unlock()
 	for range acceptBatch {
@@ -134,7 +133,7 @@ func (l *loop) pause(ln *listener) {
 	l.paused = append(l.paused, ln)
 }
 
-// resume accepts connections again from the paused listeners for which there is room.
+// resume accepts connections again from each paused listener, if there is room for its connections.
 func (l *loop) resume() {
 	if len(l.paused) > 0 && (l.ended || l.meter.woke >= l.resumed+int64(tick)) {
 		l.resumed = l.meter.woke
@@ -143,7 +142,7 @@ func (l *loop) resume() {
 	l.ended = false
 }
 
-// unpaused makes the loop accept from ln again, if there is room. It reports whether ln can be
+// unpaused makes the loop accept from ln again if there is room. It reports whether ln can be
 // removed from the paused listeners.
 func (l *loop) unpaused(ln *listener) bool {
 	if !ln.mu.TryLock() {
@@ -169,8 +168,8 @@ type orphan struct {
 }
 
 // admit checks and serves an accepted client. Without a frontend, or if the frontend already uses
-// its share of the descriptors, the client is reset. While this process is taking over, the client
-// of a missing frontend waits.
+// its share of the file descriptors, the client is reset. While this process is taking over, the
+// client of a missing frontend waits.
 func (l *loop) admit(ln *listener, fd int, from netip.AddrPort) {
 	defer l.containClient(ln.f, fd, from)
 	f, to := ln.route(fd)
@@ -188,8 +187,8 @@ func (l *loop) admit(ln *listener, fd int, from netip.AddrPort) {
 	}
 }
 
-// check serves a client if it may connect. If the node's own addresses have to be read first, which
-// may be slow, the client waits for them.
+// check serves a client if it may connect. If the node's own addresses must be read first, which
+// may be slow, the client waits.
 func (l *loop) check(f *frontend, fd int, from, to netip.AddrPort) {
 	defer l.containClient(f, fd, from)
 	may, sure := f.conf.Load().admits(l.d, from.Addr())
@@ -206,7 +205,7 @@ func (l *loop) check(f *frontend, fd int, from, to netip.AddrPort) {
 	}
 }
 
-// adoptOrphans calls admit again for the clients that waited for their frontends.
+// adoptOrphans calls admit again for each orphan.
 func (l *loop) adoptOrphans() {
 	if len(l.orphans) == 0 {
 		return
@@ -224,7 +223,7 @@ func (l *loop) turnAway(fd int) {
 	l.d.budget.give(2)
 }
 
-// serve starts a connection. greets reports whether the client must first send a PROXY header.
+// serve starts to serve a connection. If greets is true, the client must first send a PROXY header.
 func (l *loop) serve(f *frontend, fd int, from, to netip.AddrPort, greets bool) {
 	if !l.d.begin() {
 		l.turnAway(fd)

@@ -8,34 +8,36 @@ import (
 	"vipd/balancer"
 )
 
-// maxSources is the maximum number of sources that an admitter counts. Further sources have no
-// limits of their own.
+// maxSources is the maximum number of sources that an admitter counts. Additional sources have no
+// per-source limits.
 const maxSources = 1 << 16
 
-// admitter counts the connections of a service's clients in one family, for the limits of its
-// frontends. Connections and flows that were open before the service had limits are not counted.
+// admitter counts the connections of a service's clients in one address family, to enforce the
+// client limits of the service's frontends. Connections and flows that were open before the service
+// had limits are not counted.
 type admitter struct {
 	key   admitterKey
-	users int // the number of frontends that use it; the mu of admitters guards it
+	users int // number of frontends that use this admitter; guarded by the mu of admitters
 
 	mu      sync.Mutex // guards the fields below
 	total   int
 	sources map[netip.Addr]*source
-	// sweepAt is the number of sources at which idle sources are removed. It is twice the number of
-	// sources that the last removal left, so the cost of each removal is spread over as many
+	// sweepAt is the number of sources at which idle sources are removed. It is twice the number
+	// that remained after the last removal, so the cost of a removal is spread over as many
 	// additions.
 	sweepAt int
 	// swept is the time of the last removal. A full admitter removes sources at most once in
 	// sweepPause.
 	swept time.Time
-	// full records the last time when a source had no limits because there were too many sources.
+	// full records when a source last had no limits because there were too many sources.
 	full shortage
 }
 
-// source holds the counts of a client network.
+// source holds the connection counts of a client network.
 type source struct {
 	conns int
-	// credit is the number of connections that the source could open at the time in the field at.
+	// credit is the number of connections that the source could open at the time stored in the
+	// field "at".
 	credit float64
 	at     time.Time
 }
@@ -44,20 +46,20 @@ type source struct {
 const minSweep = 1024
 
 // sweepPause is the minimum time between two removals. Checking all sources takes a millisecond,
-// and a flood from many sources must not cause that for each connection.
+// and a flood from many sources must not trigger this check for each connection.
 const sweepPause = time.Second
 
 func newAdmitter(k admitterKey) *admitter {
 	return &admitter{key: k, sources: map[netip.Addr]*source{}, sweepAt: minSweep}
 }
 
-// admission is a counted connection. The zero value is a connection that is not counted.
+// admission is a counted connection. The zero value means that the connection is not counted.
 type admission struct {
 	by     *admitter
 	source netip.Addr // invalid if the source is not counted
 }
 
-// admit counts a connection of client, and reports whether it is within the limits.
+// admit counts a connection of a client, and reports whether the connection is within the limits.
 func (a *admitter) admit(client netip.Addr, l balancer.ClientLimits, now time.Time) (admission, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -95,7 +97,7 @@ func (n admission) end() {
 	}
 }
 
-// sourceLocked returns the entry of a client network in sources, and adds it if it is missing. It
+// sourceLocked returns the entry in sources for a client network, and adds it if missing. It
 // returns nil if there are too many sources.
 func (a *admitter) sourceLocked(key netip.Addr, r balancer.Rate, now time.Time) *source {
 	if s := a.sources[key]; s != nil {
@@ -137,7 +139,6 @@ func (s *source) open(l balancer.ClientLimits, now time.Time) bool {
 	return true
 }
 
-// admitters holds the admitters of all services with limits.
 type admitters struct {
 	mu  sync.Mutex
 	all map[admitterKey]*admitter
@@ -148,9 +149,9 @@ type admitterKey struct {
 	is4     bool
 }
 
-// share returns the admitter for g, the new definition of f, and counts f as its user instead of as
-// a user of the former admitter. It returns nil if g is nil or has no limits. An admitter without
-// users is removed.
+// share returns the admitter for g, the new definition of f. It counts f as a user of this
+// admitter, and no longer as a user of the previous one. It returns nil if g is nil or has no
+// limits. An admitter without users is removed.
 func (s *admitters) share(f *frontend, g *balancer.Frontend) (next *admitter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,8 +179,8 @@ func (s *admitters) share(f *frontend, g *balancer.Frontend) (next *admitter) {
 	return next
 }
 
-// admitLocked counts a connection of a client, and reports whether it is within the limits. No
-// limits apply to the node itself.
+// admitLocked counts a connection of a client, and reports whether it is within the limits. The
+// node's own connections have no limits.
 func (f *frontend) admitLocked(client netip.Addr) (admission, bool) {
 	c := f.conf.Load()
 	if f.admitter == nil || c.isExempt(f.d, client) {
@@ -188,14 +189,14 @@ func (f *frontend) admitLocked(client netip.Addr) (admission, bool) {
 	return f.admitter.admit(client, c.limitsOf(client), time.Now())
 }
 
-// isExempt reports whether client is the node itself. If the address comes from a PROXY header, the
-// client is not exempt.
+// isExempt reports whether no limits apply to client because it is the node itself. A client from a
+// PROXY header is never exempt.
 func (c *config) isExempt(d *Dataplane, client netip.Addr) bool {
 	return !c.AcceptProxyProtocol && c.isOwn(d, client)
 }
 
 // limitsOf returns the limits for a client. If a PROXY header names a client of the other address
-// family, the source prefix has the default length.
+// family, the limits use the default source prefix length.
 func (c *config) limitsOf(client netip.Addr) balancer.ClientLimits {
 	l := c.Limits
 	if l.SourcePrefix > 0 && client.Is4() != c.Addr.Is4() {
@@ -204,8 +205,7 @@ func (c *config) limitsOf(client netip.Addr) balancer.ClientLimits {
 	return l
 }
 
-// recountLocked counts a connection that was handed over by an earlier process, regardless of the
-// limits.
+// recountLocked counts a connection that an earlier process handed over, regardless of the limits.
 func (f *frontend) recountLocked(client netip.Addr) admission {
 	c := f.conf.Load()
 	if f.admitter == nil || c.isExempt(f.d, client) {

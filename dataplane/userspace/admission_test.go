@@ -9,8 +9,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestAdmitterCounts opens and ends connections of two sources at given times. Each attempt must be
-// accepted or refused as the test case says. Connections that have ended must not count.
+// TestAdmitterCounts opens and closes connections of two sources at specified times. Each attempt
+// must be accepted or refused as its test case says, and closed connections must not count.
 func TestAdmitterCounts(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")
 	neighbor := netip.MustParseAddr("192.0.2.77")
@@ -45,7 +45,7 @@ func TestAdmitterCounts(t *testing.T) {
 			}
 			n, got := l.admit(x.client, c.limits, start.Add(x.at))
 			if got != x.want {
-				t.Errorf("%s: attempt %d of %s at %s = %t, want %t", c.limits, i, x.client, x.at, got, x.want)
+				t.Errorf("limits %s, attempt %d by client %s at %s: admitted = %t, want %t", c.limits, i, x.client, x.at, got, x.want)
 			}
 			if got {
 				open = append(open, n)
@@ -55,14 +55,13 @@ func TestAdmitterCounts(t *testing.T) {
 			n.end()
 		}
 		if l.total != 0 {
-			t.Errorf("%s: counted connections after all have ended = %d, want 0", c.limits, l.total)
+			t.Errorf("limits %s: counted connections after all were closed = %d, want 0", c.limits, l.total)
 		}
 	}
 }
 
-// TestAdmitterMemory opens connections from more sources than an admitter can count. Sources that
-// it can't count must have no limits. Sources without connections must be removed to make room for
-// others.
+// TestAdmitterMemory opens connections from more sources than an admitter can count. Uncounted
+// sources must have no limits, and sources without connections must be removed to make room.
 func TestAdmitterMemory(t *testing.T) {
 	l := balancer.ClientLimits{SourceRate: balancer.Rate{N: 1, Per: time.Second}, SourceConnections: 1, SourcePrefix: 32}
 	a, now := newAdmitter(admitterKey{}), time.Now()
@@ -70,14 +69,14 @@ func TestAdmitterMemory(t *testing.T) {
 	for i := range maxSources {
 		n, within := a.admit(sourceN(i), l, now)
 		if !within {
-			t.Fatalf("the first connection of source %d is beyond the limits, want it within the limits", i)
+			t.Fatalf("first connection of source %d: admitted = false, want true", i)
 		}
 		open = append(open, n)
 	}
 	for range 3 {
 		n, within := a.admit(sourceN(maxSources), l, now)
 		if n.end(); !within || !a.full.isRecent() {
-			t.Fatalf("source beyond the maximum number: within the limits = %t, reported = %t; want true, true", within, a.full.isRecent())
+			t.Fatalf("source beyond the maximum number: admitted = %t, reported = %t; want true, true", within, a.full.isRecent())
 		}
 	}
 	if len(a.sources) != maxSources {
@@ -89,7 +88,7 @@ func TestAdmitterMemory(t *testing.T) {
 	late := now.Add(time.Second)
 	for _, want := range []bool{true, false} {
 		if _, within := a.admit(sourceN(maxSources), l, late); within != want {
-			t.Errorf("connection of a source that replaced another: within the limits = %t, want %t", within, want)
+			t.Errorf("connection of a source that replaced another source: admitted = %t, want %t", within, want)
 		}
 	}
 	if len(a.sources) != 1 {

@@ -8,9 +8,9 @@ import (
 	"vipd/balancer"
 )
 
-// TestMaxConnectionAge keeps connections busy until they end. Each must be reset when it reaches
-// its maximum age, or at most 10 % earlier. This must also be the case if the age is set while the
-// connection is open.
+// TestMaxConnectionAge keeps connections busy until vipd closes them. Each must be reset when it
+// reaches its maximum age, or at most 10 % earlier, even if the age is set while the connection is
+// open.
 func TestMaxConnectionAge(t *testing.T) {
 	const age = 2 * time.Second
 	s := serveAt(t, "127.0.0.1:0", named("a"))
@@ -29,21 +29,21 @@ func TestMaxConnectionAge(t *testing.T) {
 		for {
 			if _, err := c.ask("hello"); err != nil {
 				if !isReset(err) {
-					t.Errorf("end of a connection to %s = %v, want a reset", x, err)
+					t.Errorf("connection to %s: error = %v, want a reset", x, err)
 				}
 				break
 			}
-			time.Sleep(10 * time.Millisecond) // this keeps the connection busy
+			time.Sleep(10 * time.Millisecond) // keeps the connection busy
 		}
 		if lived := time.Since(begun); lived < age*9/10 {
-			t.Errorf("age at the end of a connection to %s = %s, want at least 90 %% of %s", x, lived, age)
+			t.Errorf("connection to %s: age at its reset = %s, want at least 90 %% of %s", x, lived, age)
 		}
 	}
 }
 
 // TestMaxConnectionAgeSpread compares the remaining lifetimes of connections that started at the
-// same time. Their ends must be spread over the last tenth of the age. Another process must
-// calculate the same ends.
+// same time. The lifetimes must be spread over the last tenth of the maximum age, and another
+// process must calculate the same ones.
 func TestMaxConnectionAgeSpread(t *testing.T) {
 	now := time.Now()
 	shortest, longest := time.Hour, time.Duration(0)
@@ -57,6 +57,6 @@ func TestMaxConnectionAgeSpread(t *testing.T) {
 		}
 	}
 	if shortest < 54*time.Minute || shortest > 55*time.Minute || longest < 59*time.Minute || longest > time.Hour {
-		t.Errorf("connections end after %s to %s, want 54m to 1h", shortest, longest)
+		t.Errorf("lifetimes of connections = %s to %s, want 54m to 1h", shortest, longest)
 	}
 }

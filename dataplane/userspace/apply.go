@@ -10,14 +10,14 @@ import (
 	"vipd/dataplane"
 )
 
-// Apply sets or removes the definition of each key as its change requires. Keys fail independently,
-// with KeyErrors.
+// Apply sets or removes the definition of each key in the batch. A key's failure does not affect
+// other keys, and is returned in KeyErrors.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	d.applying.Lock()
 	defer d.applying.Unlock()
 	unready := d.replies.prepare(d, batch, d.keepsReplies)
 	all := batch
-	if len(unready) > 0 { // these frontends keep their former definitions, unless those need the path too
+	if len(unready) > 0 { // these frontends keep their previous definitions, unless those need the missing path as well
 		batch = slices.DeleteFunc(slices.Clone(all), func(c dataplane.Change) bool { return unready[c.Key] != nil && !d.usesClientsAt(c.Key) })
 	}
 	failed, err := d.configure(batch)
@@ -52,7 +52,7 @@ func (d *Dataplane) configure(batch []dataplane.Change) (dataplane.KeyErrors, er
 		d.reads.start()
 		d.tasks.Go(d.janitor)
 	}
-	for _, c := range batch { // first the removals, so that other frontends can open the freed ports
+	for _, c := range batch { // removals come first, so other frontends can open the freed ports
 		if c.New == nil {
 			d.removeLocked(c)
 			continue
@@ -95,7 +95,7 @@ func (d *Dataplane) removeLocked(c dataplane.Change) {
 	d.watchLocked(f)
 }
 
-// watchLocked adds f to the frontends that the janitor checks, or removes it from them.
+// watchLocked adds f to the frontends that the janitor checks, or removes f from them.
 func (d *Dataplane) watchLocked(f *frontend) {
 	if f.timed() {
 		d.timed[f] = struct{}{}
@@ -104,7 +104,7 @@ func (d *Dataplane) watchLocked(f *frontend) {
 	}
 }
 
-// dropLocked forgets a frontend that has neither a definition nor connections.
+// dropLocked deletes a frontend that has neither a definition nor connections.
 func (d *Dataplane) dropLocked(f *frontend) {
 	delete(d.frontends, f.key)
 	delete(d.timed, f)

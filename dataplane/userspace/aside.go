@@ -1,13 +1,13 @@
 package userspace
 
-// aside calls functions that may block, such as logs and hooks, one after another in a goroutine,
-// so the loops and flows never wait for them.
+// aside runs functions that may block, such as logs and hooks, one after another in a goroutine, so
+// loops and flows never wait for them.
 type aside struct {
 	queue chan func()
 	done  chan struct{}
 }
 
-// asideLimit is the maximum number of waiting calls. Further calls are dropped.
+// asideLimit is the maximum number of queued calls. Additional calls are dropped.
 const asideLimit = 4096
 
 func (a *aside) start() {
@@ -35,7 +35,7 @@ func (a *aside) do(call func()) bool {
 	}
 }
 
-// flush waits for all calls that were queued earlier.
+// flush waits until all queued calls have returned.
 func (a *aside) flush() {
 	done := make(chan struct{})
 	if a.queue != nil {
@@ -44,8 +44,8 @@ func (a *aside) flush() {
 	}
 }
 
-// stop waits for all queued calls, and ends the goroutine. No other goroutine may call do during
-// stop.
+// stop waits until all queued calls have returned, and stops the goroutine. No other goroutine may
+// call do during stop.
 func (a *aside) stop() {
 	if a.queue != nil {
 		close(a.queue)

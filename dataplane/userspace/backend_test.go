@@ -5,30 +5,30 @@ import (
 	"time"
 )
 
-// TestBackendRest makes a backend fail. The backend must rest, which means that it gets no
-// connections for some time. Then only one caller may try it. If this attempt succeeds, the rest
-// must end.
+// TestBackendRest records a failure of a backend. The backend must rest, which means that it gets
+// no connections for a second, and then only one caller may try it. A successful attempt must end
+// the rest.
 func TestBackendRest(t *testing.T) {
 	b := &backend{}
 	const start = int64(time.Hour)
 	patience := 3 * time.Second
 	if b.inBackoff(start) || !b.mayTry(start, patience) {
-		t.Error("resting() of a backend without a failure = true, want false")
+		t.Error("backend without a failure: inBackoff = true or mayTry = false, want false and true")
 	}
 	if !b.failed(start) || b.failed(start) {
-		t.Error("failed() = true, true; want only the first")
+		t.Error("failed must return true for the first failure only")
 	}
 	if !b.inBackoff(start+1) || b.mayTry(start+1, patience) {
-		t.Error("resting() of a backend that has just failed = false, want true")
+		t.Error("backend that has just failed: inBackoff = false or mayTry = true, want true and false")
 	}
 	after := start + int64(Rest)
 	if b.inBackoff(after) || !b.mayTry(after, patience) {
-		t.Error("awake() after the rest = false, want true")
+		t.Error("after the rest: inBackoff = true or mayTry = false, want false and true")
 	}
 	if !b.inBackoff(after+int64(patience)) || b.mayTry(after+int64(patience), patience) {
-		t.Error("awake() = true for a second caller, want false")
+		t.Error("second caller after the rest: inBackoff = true or mayTry = true, want false")
 	}
 	if !b.answered() || b.answered() || b.inBackoff(after) {
-		t.Error("answered() did not end the rest, or returned true twice")
+		t.Error("answered must end the rest, and return true only once")
 	}
 }

@@ -9,49 +9,49 @@ import (
 	"vipd/balancer"
 )
 
-// interception is a method of directing connections to frontends. Calls of its methods must not
-// overlap. The caller holds the dataplane's lock for open and forget, but not for the other
-// methods, which may be slow.
+// interception is a method of directing connections to frontends. Its methods must not be called
+// concurrently. The caller of open and forget holds the dataplane's lock. The caller of any other
+// method does not, because these methods may be slow.
 type interception interface {
 	// open requests the interception of f according to its definition.
 	open(f *frontend) error
-	// forget ends the interception of f. The caller closes the sockets of f.
+	// forget ends the interception of f. The caller closes f's sockets.
 	forget(f *frontend)
-	// commit applies the changes that earlier calls of open and forget requested.
+	// commit applies the changes that earlier calls to open and forget requested.
 	commit(ctx context.Context) error
-	// lose makes conntrack forget the UDP flows of redirects to closed sockets, because another
-	// program may get the ports.
+	// lose deletes the conntrack entries of UDP flows that lead to closed sockets, because another
+	// program may open these ports.
 	lose(ctx context.Context, keys map[balancer.Key]bool) error
-	// translates reports whether conntrack translates connections to some frontends, and to all of
-	// them.
+	// translates returns two flags: whether conntrack translates connections to some frontends, and
+	// whether it does so for all frontends.
 	translates() (some, all bool)
-	// maxPorts returns the maximum number of ports in a port range.
+	// maxPorts returns the maximum number of ports that a port range may have.
 	maxPorts() int
 	// served reports whether the interception of f works as its definition requires.
 	served(f *frontend) bool
 	inspect(ctx context.Context) (damage []string, err error)
 	intact(ctx context.Context) (reason string, err error)
-	// stop closes the sockets of the frontends, and sends all new connections to closed ports,
-	// which vipd holds. Established connections continue. close ends the interception, and leaves
-	// the sockets of bound frontends open.
+	// stop closes the frontends' sockets, and sends all new connections to closed ports, which vipd
+	// holds. Established connections continue. close ends the interception, but leaves the sockets
+	// of bound frontends open.
 	stop(ctx context.Context, frontends []*frontend) error
 	close(ctx context.Context) error
-	// shared returns the sockets that several frontends share.
+	// shared returns the listeners that several frontends share.
 	shared() []*listener
-	// portOf returns the port in the range of f to which a redirected client sent a datagram, or 0
-	// if it is unknown. local is the address and port at which the datagram arrived.
+	// portOf returns the port of f's range to which a redirected client sent a datagram, or 0 if it
+	// is unknown. local is the address and port at which the datagram arrived.
 	portOf(f *frontend, client, local netip.AddrPort) uint16
-	// inherit keeps an earlier process's interception until the first commit replaces it. ports
-	// holds the port to which UDP is redirected for each frontend.
+	// inherit preserves an earlier process's interception until the first commit replaces it. ports
+	// maps each frontend to the port to which its UDP traffic is redirected.
 	inherit(ports map[balancer.Key]uint16)
 }
 
-// bind is the interception with sockets at VIP:port.
+// bind is the interception that opens sockets at VIP:port.
 type bind struct{}
 
 func (bind) translates() (some, all bool) { return false, false }
 
-// maxBoundPorts is the maximum number of ports of a range with the bind interception, which needs a
+// maxBoundPorts is the maximum size of a port range with the bind interception, which needs a
 // socket for each port.
 const maxBoundPorts = 1024
 
@@ -70,7 +70,7 @@ func (bind) open(f *frontend) error {
 	var failed error
 	for _, p := range f.ports {
 		if f.key.Proto == balancer.UDP {
-			failed = cmp.Or(failed, p.openPacketsLocked(want)) // the first error is enough
+			failed = cmp.Or(failed, p.openPacketsLocked(want)) // reporting the first error is enough
 		} else {
 			failed = cmp.Or(failed, p.openListenerLocked())
 		}
@@ -81,7 +81,6 @@ func (bind) open(f *frontend) error {
 	return failed
 }
 
-// openListenerLocked opens or closes the TCP socket as the definition requires.
 func (p *portSockets) openListenerLocked() error {
 	c := p.f.conf.Load()
 	switch {
@@ -101,7 +100,7 @@ func (p *portSockets) openListenerLocked() error {
 func (bind) forget(*frontend)             {}
 func (bind) commit(context.Context) error { return nil }
 
-// lose does nothing, because no conntrack entry redirects clients.
+// lose does nothing, because no conntrack entry redirects clients to this process.
 func (bind) lose(context.Context, map[balancer.Key]bool) error { return nil }
 
 func (bind) inspect(context.Context) ([]string, error) { return nil, nil }
@@ -124,7 +123,8 @@ func (bind) stop(_ context.Context, frontends []*frontend) error {
 }
 
 // refuse keeps the port at the VIP closed until releaseHeldPorts is called, as if no backend were
-// active. If the port should be silent but can't be, clients are refused.
+// active. If the definition requires a silent port but this host can't drop packets, clients are
+// refused.
 func (f *frontend) refuse() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,7 +160,7 @@ func (bind) served(f *frontend) bool {
 	return len(f.ports) > 0 && !slices.ContainsFunc(f.ports, func(p *portSockets) bool { return !p.servedLocked(c) })
 }
 
-// shut stops accepting, and ends all flows.
+// shut stops accepting connections, and ends all flows.
 func (f *frontend) shut() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

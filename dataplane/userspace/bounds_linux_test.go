@@ -80,17 +80,16 @@ func TestUnresponsiveBackendDelaysFew(t *testing.T) {
 	}
 	wg.Wait()
 	// At the start, all clients may try the unresponsive backend at the same time. Later, only one
-	// may try it after each rest and timeout. If the machine was paused, answers from the other
-	// backends may be late, so these backends rest. Then all clients may try the unresponsive
-	// backend again.
+	// may try it after each rest and timeout. If the machine was paused, late answers may make the
+	// other backends rest, so all clients may try the unresponsive backend again.
 	took, late := time.Since(began), len(reports.of(a.addr))+len(reports.of(b.addr))
 	if n, most := len(reports.of(hole)), 8*(1+late)+int(took/f.ConnectTimeout); n > most || n == 0 {
-		t.Errorf("requests to the unresponsive backend = %d in %s, want 1 to %d", n, took, most)
+		t.Errorf("dials of the unresponsive backend = %d in %s, want 1 to %d", n, took, most)
 	}
 }
 
 // TestCloseAndRemovalAbandonDials removes a backend while a dial hangs, and closes the dataplane
-// while another dial hangs. Neither may wait until the dial ends.
+// while another dial hangs. Neither may wait for the dial.
 func TestCloseAndRemovalAbandonDials(t *testing.T) {
 	hole := blackhole(t)
 	a := serveAt(t, "127.0.0.1:0", named("a"))
@@ -108,13 +107,13 @@ func TestCloseAndRemovalAbandonDials(t *testing.T) {
 	eventually(t, "the dial", connecting)
 	d.apply(with(f, func(g *balancer.Frontend) { *g = *frontendAt("127.77.4.2:9000", a.addr) }))
 	if name := c.mustAsk(t); name != "a" {
-		t.Errorf("server that answers = %s, want a because the dial of the removed backend must be abandoned", name)
+		t.Errorf("server = %s, want a because the dial of the removed backend must be abandoned", name)
 	}
 	c.Close()
 	d.apply(f)
 	eventually(t, "the end of the first", func() error {
 		if list, _ := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{}); len(list) > 0 {
-			return fmt.Errorf("connections = %v", list)
+			return fmt.Errorf("connections = %v, want one in the state connecting", list)
 		}
 		return nil
 	})
@@ -125,7 +124,7 @@ func TestCloseAndRemovalAbandonDials(t *testing.T) {
 		t.Error(err)
 	}
 	if took := time.Since(started); took > wait.Patience {
-		t.Errorf("duration of Close = %s, want less", took)
+		t.Errorf("Close took %s, want less", took)
 	}
 	wantReset(t, c)
 }
@@ -140,7 +139,7 @@ func TestSourceRanges(t *testing.T) {
 	d := start(t, Options{})
 	cases := []struct {
 		sources string
-		in      bool // reports whether source_ranges include the remote client
+		in      bool // source_ranges include the remote client
 	}{
 		{"", true},
 		{"10.9.0.2/32 fd00:9::2/128", true},
@@ -148,7 +147,7 @@ func TestSourceRanges(t *testing.T) {
 		{"0.0.0.0/0 ::/0", true},
 		{"192.0.2.0/24 10.9.0.3/32 fd00:9::3/128 10.8.0.0/15 fd00:8::/31", true},
 		{"192.0.2.0/24 10.9.0.3/32 fd00:9::3/128 fd00:9:0:0:1::/80", false},
-		{"10.9.0.2/32", false}, // there is no IPv6 prefix, so no IPv6 client is included
+		{"10.9.0.2/32", false}, // without an IPv6 prefix, no IPv6 client is included
 	}
 	for _, c := range cases {
 		for _, key := range []string{"10.96.0.1:80/tcp", "10.96.0.1:80/udp", "[fd00:96::1]:80/tcp", "[fd00:96::1]:80/udp"} {
@@ -167,24 +166,23 @@ func TestSourceRanges(t *testing.T) {
 				}
 				d.apply(f)
 				if err := try(t, l.Host(), k); err != nil {
-					t.Errorf("error of the node's own client = %v, want nil", err)
+					t.Errorf("client on the node: error = %v, want nil", err)
 				}
 				if in {
 					if err := try(t, remote, k); err != nil {
-						t.Errorf("error of a client within source_ranges = %v, want nil", err)
+						t.Errorf("client within source_ranges: error = %v, want nil", err)
 					}
 				} else if err, timeout := tryFor(t, remote, k, silence), net.Error(nil); !errors.As(err, &timeout) || !timeout.Timeout() {
-					t.Errorf("error of a client outside source_ranges = %v, want a timeout because it gets no answer", err)
+					t.Errorf("client outside source_ranges: error = %v, want a timeout", err)
 				}
 			})
 		}
 	}
 }
 
-// silence is the time for which tests wait to show that a client gets no answer.
+// silence is how long tests wait to show that a client gets no answer.
 const silence = 300 * time.Millisecond
 
-// try sends a request from a namespace. If there is no answer, it returns an error.
 func try(t *testing.T, from *lab.NS, k balancer.Key) error { return tryFor(t, from, k, wait.Patience) }
 
 func tryFor(t *testing.T, from *lab.NS, k balancer.Key, within time.Duration) error {
@@ -200,7 +198,7 @@ func tryFor(t *testing.T, from *lab.NS, k balancer.Key, within time.Duration) er
 }
 
 // TestExplainsWhyItCannotListen applies a frontend whose port another program uses. The error must
-// explain how to find this program. Other frontends must be served.
+// explain how to find this program, and other frontends must be served.
 func TestExplainsWhyItCannotListen(t *testing.T) {
 	s := serveAt(t, "0.0.0.0:0", named("s"))
 	other := serveAt(t, "127.0.0.1:0", named("other"))
@@ -211,27 +209,27 @@ func TestExplainsWhyItCannotListen(t *testing.T) {
 	err := d.tryApply(wildcard, elsewhere, fine)
 	var each dataplane.KeyErrors
 	if !errors.As(err, &each) || len(each) != 1 {
-		t.Fatalf("Apply = %v, want an error of a single key", err)
+		t.Fatalf("Apply = %v, want an error for a single key", err)
 	}
 	if err := each[wildcard.Key]; !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "ss -lnp") {
-		t.Errorf("error = %v, want one that names the port and the command that finds its user", err)
+		t.Errorf("error = %v, want the port and the command that finds the program using it", err)
 	}
 	if _, err := askOnce(fine.AddrPort(), ""); err != nil {
-		t.Errorf("error of a client of another frontend = %v, want nil", err)
+		t.Errorf("client of another frontend: error = %v, want nil", err)
 	}
 	seen, err := d.Observe(t.Context())
 	if err != nil || seen.Digests[fine.Key] != d.Digest(fine) || seen.Digests[elsewhere.Key] != d.Digest(elsewhere) || seen.Digests[wildcard.Key] != 0 {
-		t.Errorf("Observe = %v, %v; want the failed frontend as damaged", seen, err)
+		t.Errorf("Observe = %v, %v; want the failed frontend reported as damaged", seen, err)
 	}
 	d.remove(wildcard.Key, elsewhere.Key, fine.Key)
 }
 
-// exhaustionVar is an environment variable that makes the test binary the child of
+// exhaustionVar is the environment variable that makes the test binary act as the child process of
 // TestDescriptorExhaustion.
 const exhaustionVar = "VIPD_TEST_EXHAUSTION"
 
 func TestDescriptorExhaustion(t *testing.T) {
-	// If the budget of descriptors is used up, no client may be lost: further clients must wait in
+	// If the descriptor budget is used up, no client may be lost: additional clients must wait in
 	// the kernel's queue. If the system runs out of descriptors first, clients that were just
 	// accepted may be lost after their connect timeout.
 	for _, how := range []string{"budget", "emfile"} {
@@ -251,7 +249,7 @@ func TestDescriptorExhaustion(t *testing.T) {
 			vip := netip.MustParseAddrPort("127.77.4.6:9000")
 			eventually(t, "the child", func() error { _, err := askOnce(vip, ""); return err })
 			var held []*client
-			for range 150 { // many more than 64 descriptors can serve, so the others must wait in the queue
+			for range 150 { // many more than 64 descriptors can serve, so the remaining ones must wait in the queue
 				held = append(held, mustConnect(t, vip))
 			}
 			var answered atomic.Int64
@@ -261,9 +259,9 @@ func TestDescriptorExhaustion(t *testing.T) {
 					if _, err := c.ask("x"); err == nil {
 						answered.Add(1)
 					} else if how == "budget" || !isReset(err) {
-						t.Errorf("error of connection %d = %v, want nil", i, err)
+						t.Errorf("connection %d: error = %v, want nil", i, err)
 					}
-					c.Close() // this makes room for the next connection
+					c.Close() // makes room for the next connection
 				})
 			}
 			wg.Wait()
@@ -273,7 +271,7 @@ func TestDescriptorExhaustion(t *testing.T) {
 			eventually(t, "afterwards", func() error { _, err := askOnce(vip, ""); return err })
 			_ = in.Close()
 			if err := cmd.Wait(); err != nil {
-				t.Errorf("result of the child: %v\n%s", err, out.String())
+				t.Errorf("child process: %v\n%s", err, out.String())
 			}
 		})
 	}
@@ -291,18 +289,18 @@ func TestExhaustedChild(t *testing.T) {
 	}
 	o := Options{}
 	if how == "emfile" {
-		o.maxDescriptors = 1000 // larger than the system's limit, so the system refuses descriptors first
+		o.maxDescriptors = 1000 // higher than the system's limit, so the system runs out of descriptors first
 	}
 	d := start(t, o)
 	f := frontendAt("127.77.4.6:9000", netip.MustParseAddrPort(backend))
 	if how == "emfile" {
-		f.ConnectTimeout = time.Second // clients that were accepted without a descriptor for the backend are reset after this time
+		f.ConnectTimeout = time.Second // clients without a descriptor for the backend are reset after this timeout
 	}
 	d.apply(f)
 	_, _ = os.Stdin.Read(make([]byte, 1))
 }
 
-// queued returns the number of connections that wait in the kernel's queue for a listener.
+// queued returns the number of connections that wait in the kernel's accept queue for a listener.
 func queued(t *testing.T, ln *listener) uint32 {
 	t.Helper()
 	info, err := unix.GetsockoptTCPInfo(ln.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -312,7 +310,7 @@ func queued(t *testing.T, ln *listener) uint32 {
 	return info.Unacked
 }
 
-// TestManyListenersKeepTheBudget uses up the budget of descriptors while clients wait at many
+// TestManyListenersKeepTheBudget uses up the descriptor budget while clients wait at many
 // listeners. The number of used descriptors must never exceed the budget.
 func TestManyListenersKeepTheBudget(t *testing.T) {
 	const listeners = 60
@@ -323,7 +321,7 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 		all = append(all, frontendAt(fmt.Sprintf("127.77.4.7:%d", 9000+i), s.addr))
 	}
 	d.apply(all...)
-	for _, f := range all { // this makes sure that the frontend's listener is ready
+	for _, f := range all { // waits until the frontend's listener is ready
 		if _, err := askOnce(f.AddrPort(), ""); err != nil {
 			t.Fatal(err)
 		}
@@ -335,7 +333,7 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 	}
 	eventually(t, "the first to have its share", func() error {
 		if n := greedy.descriptors.Load(); d.budget.fair(n + 2) {
-			return fmt.Errorf("connections = %d", n)
+			return fmt.Errorf("connections = %d, want more", n)
 		}
 		return nil
 	})
@@ -343,7 +341,7 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 	for _, f := range all[1:] {
 		others[d.frontends[f.Key]] = mustConnect(t, f.AddrPort())
 	}
-	var held []*frontend // frontends whose clients wait in the kernel's queue
+	var held []*frontend // frontends whose clients wait in the kernel's accept queue
 	eventually(t, "the clients of the others to wait", func() error {
 		held = nil
 		for f := range others {
@@ -355,7 +353,7 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 			t.Fatalf("used descriptors = %d, want at most %d", used, d.budget.limit)
 		}
 		if len(held) < listeners/3 || d.budget.room(2+d.budget.flows) {
-			return fmt.Errorf("waiting listeners = %d", len(held))
+			return fmt.Errorf("waiting listeners = %d, want more", len(held))
 		}
 		return nil
 	})
@@ -367,12 +365,12 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 	}
 	for f, c := range others {
 		if _, err := c.ask("x"); err != nil {
-			t.Errorf("error of the client of %s after descriptors became free = %v, want nil", f.key, err)
+			t.Errorf("client of %s after descriptors became free: error = %v, want nil", f.key, err)
 		}
 	}
 }
 
-// shortly returns a context that soon ends.
+// shortly returns a context that soon expires.
 func shortly(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	t.Cleanup(cancel)

@@ -18,7 +18,8 @@ var errLoop = errors.New("its address belongs to a service that leads back to th
 type chains struct {
 	mu        sync.RWMutex // guards the fields below; no frontend is locked while it is held
 	frontends map[balancer.Key]*frontend
-	// ranges holds the frontends of each address that have a port range, the narrowest first.
+	// ranges holds, for each address, the frontends that have a port range, the narrowest range
+	// first.
 	ranges map[netip.Addr][]*frontend
 }
 
@@ -45,8 +46,7 @@ func (c *chains) remove(f *frontend) {
 	}
 }
 
-// at returns the wanted frontend that receives connections to an address and port. It returns nil
-// if there is none.
+// at returns the wanted frontend that receives connections to the address and port in k, or nil.
 func (c *chains) at(k balancer.Key) *frontend {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -65,7 +65,7 @@ func (c *chains) atLocked(k balancer.Key) *frontend {
 	return nil
 }
 
-// leadBack reports whether a connection that the frontend own opens to the backend at to may return
+// leadBack reports whether a connection from the frontend own to the backend address to may return
 // to own. Most backends are not frontends, so a single lookup usually suffices.
 func (c *chains) leadBack(own balancer.Key, to netip.AddrPort) bool {
 	c.mu.RLock()

@@ -10,10 +10,10 @@ import (
 	"vipd/balancer"
 )
 
-// TestLoopsTakeNoConnections applies services whose endpoints are their own VIPs or those of each
-// other. Without protection, a single connection would use up all descriptors. Such services must
-// reset their clients. A service whose endpoint is another service's VIP must work if that service
-// has a real server.
+// TestLoopsTakeNoConnections applies services whose endpoints are their own VIPs or each other's
+// VIPs. Without protection, a single connection would use up all descriptors. These services must
+// reset their clients, but a service whose endpoint is the VIP of a service with a real server must
+// work.
 func TestLoopsTakeNoConnections(t *testing.T) {
 	s, u := serveAt(t, "127.0.0.1:0", named("a")), udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{maxDescriptors: 200})
@@ -43,15 +43,15 @@ func TestLoopsTakeNoConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := askUDP(udpClient(t, through.AddrPort()), "x"); err != nil {
-		t.Errorf("error of a datagram through two services = %v, want nil", err)
+		t.Errorf("datagram through two services: error = %v, want nil", err)
 	}
 	eventually(t, "the end of connections", func() error {
-		if used := d.budget.used.Load(); used > before+2 { // the datagram has used two flows
-			return fmt.Errorf("used descriptors = %d, before = %d; want at most 2 more", used, before)
+		if used := d.budget.used.Load(); used > before+2 { // the datagram used two flows
+			return fmt.Errorf("used descriptors = %d, previously %d; want at most 2 more", used, before)
 		}
 		return nil
 	})
-	d.apply(frontendAt("127.77.8.14:9000/tcp", s.addr)) // this ends the loop, because this service now has a real server
+	d.apply(frontendAt("127.77.8.14:9000/tcp", s.addr)) // gives this service a real server, which breaks the loop
 	eventually(t, "the chain", func() error {
 		_, err := askOnce(one.AddrPort(), "")
 		return err
@@ -59,8 +59,7 @@ func TestLoopsTakeNoConnections(t *testing.T) {
 }
 
 // TestChainsLaw builds random sets of frontends, some of whose backends are other frontends. It
-// removes a frontend from some of these sets. leadBack must always return the same result as a
-// search of all paths.
+// removes a frontend from some of the sets. leadBack must always agree with a search of all paths.
 func TestChainsLaw(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -86,7 +85,7 @@ func TestChainsLaw(t *testing.T) {
 			}
 			c.add(f)
 		}
-		if gone := r.IntN(2 * n); gone < n { // this removes the frontend again
+		if gone := r.IntN(2 * n); gone < n { // removes the frontend again
 			c.remove(c.frontends[keyAt(at(gone), balancer.TCP)])
 			for i := range n {
 				to[gone][i], to[i][gone] = false, false
@@ -104,7 +103,7 @@ func TestChainsLaw(t *testing.T) {
 			for j := range n {
 				want := to[i][j] && (i == j || reach[j][i])
 				if got := to[i][j] && c.leadBack(keyAt(at(i), balancer.TCP), at(j)); got != want {
-					t.Fatalf("seed %d, step %d: leadBack from %d to %d = %v, want %v; edges = %v", seed, step, i, j, got, want, to)
+					t.Fatalf("seed %d, step %d: leadBack(%d, %d) = %v, want %v; edges = %v", seed, step, i, j, got, want, to)
 				}
 			}
 		}
@@ -112,8 +111,8 @@ func TestChainsLaw(t *testing.T) {
 }
 
 // TestSlowClientsOfOneServiceLeaveRoomForOthers keeps many clients connected to one service. They
-// must not use more descriptors than this service's share, so another service can still serve its
-// client.
+// must not use more descriptors than the service's share, so a client of another service can be
+// served.
 func TestSlowClientsOfOneServiceLeaveRoomForOthers(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
 	d := start(t, Options{maxDescriptors: 100})
@@ -121,14 +120,14 @@ func TestSlowClientsOfOneServiceLeaveRoomForOthers(t *testing.T) {
 	good := frontendAt("127.77.8.19:9000/tcp", s.addr)
 	good.Service = "good"
 	d.apply(slow[0], slow[1], good)
-	for range 60 { // many more than the share; clients that wait use no descriptors
+	for range 60 { // many more than the share; waiting clients use no descriptors
 		for _, f := range slow {
 			mustConnect(t, f.AddrPort())
 		}
 	}
 	eventually(t, "the bound", func() error {
 		if used := d.budget.used.Load(); d.budget.limit-used > 30 {
-			return fmt.Errorf("used descriptors = %d, want all except at most 30", used)
+			return fmt.Errorf("used descriptors = %d, want at most 30 fewer than the limit", used)
 		}
 		return nil
 	})

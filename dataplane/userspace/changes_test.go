@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// without returns a copy of f without the backend that has the address addr.
+// without returns a copy of f that lacks the backend with the address addr.
 func without(f *balancer.Frontend, addr netip.AddrPort) *balancer.Frontend {
 	return with(f, func(f *balancer.Frontend) {
 		for i, b := range f.Backends {
@@ -80,8 +80,7 @@ func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 	wg.Wait()
 	close(done)
 	meddling.Wait()
-	// Each request that has failed must have been accepted by the backend "flaky" before it was
-	// stopped.
+	// Every failed request must have been accepted by the backend "flaky" before it was stopped.
 	for _, b := range d.Counters()[0].Backends {
 		if b.Backend == flaky.addr && failed.Load() > int64(b.Connections)-answered.Load() {
 			t.Errorf("failed requests = %d, want at most the number that the stopped backend did not answer; it accepted %d and answered %d", failed.Load(), b.Connections, answered.Load())
@@ -90,9 +89,8 @@ func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 	t.Logf("%d of %d failed, the flaky one answered %d", failed.Load(), clients*each, answered.Load())
 }
 
-// meddle repeatedly changes the scheduler, the affinity, the source ranges and the states of
-// backends of f, until ctx ends. It never removes the first backend. It adds the backend at the
-// address other.
+// meddle repeatedly changes f's scheduler, affinity, source ranges and backend states until ctx is
+// canceled. It never removes the first backend, and adds a backend at the address other.
 func (r *rig) meddle(ctx context.Context, f *balancer.Frontend, other netip.AddrPort) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for ctx.Err() == nil {
@@ -113,7 +111,7 @@ func (r *rig) meddle(ctx context.Context, f *balancer.Frontend, other netip.Addr
 }
 
 // flowing is a connection with a time limit for each read and write. The machine may be busy, so
-// slow transfers are permitted, but each step must make progress in time.
+// slow transfers are permitted, but each read and write must succeed in time.
 type flowing struct{ net.Conn }
 
 func (c flowing) Read(p []byte) (int, error) {
@@ -136,7 +134,7 @@ func TestStreamsOutliveChanges(t *testing.T) {
 		return [32]byte(h.Sum(nil))
 	}
 	begun := make(chan struct{}, 10)
-	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // reads all data, and then answers with a checksum and the same amount of data
+	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // reads all data, and then returns a checksum and the same amount of data
 		begun <- struct{}{}
 		got := sum(c)
 		_, _ = c.Write(got[:])
@@ -148,7 +146,7 @@ func TestStreamsOutliveChanges(t *testing.T) {
 	d.apply(f)
 	conn := mustConnect(t, f.AddrPort())
 	c := flowing{conn}
-	select { // because of an earlier change, the other server may get the connection
+	select { // an earlier change may send the connection to the other server
 	case <-begun:
 	case <-time.After(wait.Patience):
 		t.Fatal("the connection has not reached the server")
@@ -165,10 +163,10 @@ func TestStreamsOutliveChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := sum(io.LimitReader(rand.NewChaCha8([32]byte{1}), size)); got != want {
-		t.Errorf("the bytes at the backend differ from the bytes that the client sent")
+		t.Errorf("the backend did not receive the bytes that the client sent")
 	}
 	if got, want := sum(c), sum(io.LimitReader(rand.NewChaCha8([32]byte{2}), size)); got != want {
-		t.Errorf("the bytes at the client differ from the bytes that the backend sent")
+		t.Errorf("the client did not receive the bytes that the backend sent")
 	}
 	stop()
 	wg.Wait()
@@ -181,8 +179,8 @@ func TestStreamsOutliveChanges(t *testing.T) {
 }
 
 // TestConnectionsOfLostBackendsAreCut sets each state of a backend in turn, and removes another
-// backend. A backend's connections may be cut only when its time has expired, or when the frontend
-// no longer has the backend.
+// backend. A backend's connections may be cut only when its deadline (Until) has passed, or when
+// the frontend no longer has the backend.
 func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	d := start(t, Options{})
@@ -193,7 +191,7 @@ func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 		c := mustConnect(t, f.AddrPort())
 		held[c.mustAsk(t)] = c
 	}
-	// If a state only prevents new connections, established connections must continue.
+	// If a state only excludes new connections, established connections must continue.
 	for _, state := range []balancer.BackendState{balancer.Standby, balancer.Remote, balancer.ZeroWeight, balancer.Draining, balancer.Down, balancer.Removed} {
 		d.apply(with(f, func(f *balancer.Frontend) {
 			for i := range f.Backends {
@@ -203,16 +201,16 @@ func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 			}
 		}))
 		if name := held["a"].mustAsk(t); name != "a" {
-			t.Errorf("while a is in state %s, its connection is answered by %s, want a", state, name)
+			t.Errorf("a in state %s: server of its connection = %s, want a", state, name)
 		}
 		for range 4 {
 			if name, err := askOnce(f.AddrPort(), ""); err != nil || name != "b" {
-				t.Errorf("while a is in state %s, a new connection is answered by %q, error = %v; want b", state, name, err)
+				t.Errorf("a in state %s: server of a new connection = %q, error = %v; want b", state, name, err)
 			}
 		}
 	}
 	until := time.Now().Add(300 * time.Millisecond)
-	d.apply(with(f, func(f *balancer.Frontend) { // the time of backend a expires soon
+	d.apply(with(f, func(f *balancer.Frontend) { // backend a's deadline passes soon
 		for i := range f.Backends {
 			if f.Backends[i].Addr == a.addr {
 				f.Backends[i].State, f.Backends[i].Weight, f.Backends[i].Until = balancer.Removed, 0, until
@@ -222,13 +220,13 @@ func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 	if _, err := held["a"].ask("hello"); err == nil {
 		wantReset(t, held["a"])
 	} else if time.Now().Before(until) || !isReset(err) {
-		t.Errorf("error of the connection to a, %s before the end of its time, = %v; want nil until then, and a reset afterwards", time.Until(until), err)
+		t.Errorf("connection to a %s before its deadline: error = %v; want nil, and a reset after the deadline", time.Until(until), err)
 	}
 	held["b"].mustAsk(t)
 	d.apply(without(f, b.addr))
 	wantReset(t, held["b"])
 	if name, err := askOnce(f.AddrPort(), ""); err != nil || name != "a" {
-		t.Errorf("server that answers without b = %q, %v; want a", name, err)
+		t.Errorf("after b was removed: server = %q, %v; want a", name, err)
 	}
 }
 
@@ -244,13 +242,13 @@ func TestRemovedFrontendDrains(t *testing.T) {
 	c.mustAsk(t)
 	d.remove(f.Key)
 	if _, err := connect(f.AddrPort(), ""); err == nil {
-		t.Error("a removed frontend accepts a connection, want a refusal")
+		t.Error("a removed frontend accepts a connection, want it refused")
 	}
 	c.mustAsk(t)
 	if list, _ := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{}); len(list) != 1 || list[0].State != "draining" {
 		t.Errorf("connections = %v, want one in the state draining", list)
 	}
-	d.apply(f) // this is before drain_timeout has passed, so the connection must continue
+	d.apply(f) // drain_timeout has not passed yet, so the connection must continue
 	later := time.Now().Add(2 * f.DrainTimeout)
 	d.tidy(later)
 	c.mustAsk(t)
@@ -262,15 +260,15 @@ func TestRemovedFrontendDrains(t *testing.T) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if len(d.frontends) > 0 || len(d.timed) > 0 {
-			return fmt.Errorf("the removed frontend still exists, want it deleted")
+			return fmt.Errorf("the removed frontend still exists after its drain, want it deleted")
 		}
 		return nil
 	})
 }
 
-// TestIdleTimeout opens idle and busy connections. Only idle connections must end. If the machine
-// is paused for too long, busy connections also become idle. In this case, the test tries again
-// with twice the timeout.
+// TestIdleTimeout opens idle and busy connections. Only idle connections may be closed. If the
+// machine is paused for too long, busy connections also become idle, and the test tries again with
+// twice the timeout.
 func TestIdleTimeout(t *testing.T) {
 	unseen := 0
 	for timeout := 600 * time.Millisecond; ; timeout *= 2 {
@@ -278,7 +276,7 @@ func TestIdleTimeout(t *testing.T) {
 		if err == nil {
 			return
 		}
-		if gap < timeout/2 { // this pause does not explain the failure, but the failure must not occur three times in a row
+		if gap < timeout/2 { // this pause does not explain the failure, which must not occur three times in a row
 			if unseen++; unseen == 3 {
 				t.Fatal(err)
 			}
@@ -287,9 +285,9 @@ func TestIdleTimeout(t *testing.T) {
 	}
 }
 
-// idles opens idle and busy connections. If an idle connection stays or a busy connection ends, it
-// returns an error or fails the test. gap is the longest pause between two requests of a busy
-// connection.
+// idles opens idle and busy connections. If an idle connection stays open or a busy connection is
+// closed, it returns an error or fails the test. gap is the longest pause between two requests of a
+// busy connection.
 func idles(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	t.Helper()
 	pause := timeout / 4
@@ -324,21 +322,21 @@ func idles(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	for range drops {
 		last := time.Now()
 		if _, busyErr := busy.ask("hello"); busyErr != nil {
-			err = fmt.Errorf("error of a busy connection = %w, want nil", busyErr)
+			err = fmt.Errorf("busy connection: %w", busyErr)
 		}
 		time.Sleep(pause) // deliberately slow
 		gap = max(gap, time.Since(last))
 	}
 	wantReset(t, idle)
 	if n := <-all; n != 200<<10+drops {
-		err = fmt.Errorf("bytes of a slow transfer = %d, want %d, because it was not idle", n, 200<<10+drops)
+		err = fmt.Errorf("slow transfer: bytes = %d, want %d because it was not idle", n, 200<<10+drops)
 	}
 	return max(gap, <-dropped), err
 }
 
 // TestSlowReadersAreNotIdle fills the socket buffers of a client that reads slowly, and of a client
-// that does not read. The slow client's connection must not count as idle. If the machine is
-// paused, the test tries again, like TestIdleTimeout.
+// that does not read. Only the second client's connection may count as idle. If the machine is
+// paused, the test tries again, as TestIdleTimeout does.
 func TestSlowReadersAreNotIdle(t *testing.T) {
 	unseen := 0
 	for timeout := time.Second; ; timeout *= 2 {
@@ -355,9 +353,9 @@ func TestSlowReadersAreNotIdle(t *testing.T) {
 	}
 }
 
-// readsSlowly connects a client that reads slowly, and a client that never reads. The connection of
-// the latter must be reset. It returns the longest pause between two reads of the first client, and
-// the first error of these reads.
+// readsSlowly connects a client that reads slowly, and a client that never reads. The second
+// client's connection must be reset. readsSlowly returns the longest pause between two reads by the
+// first client, and the first error of these reads.
 func readsSlowly(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	t.Helper()
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {

@@ -10,14 +10,14 @@ import (
 	"vipd/balancer/pick"
 )
 
-// errNoBackend means that no backend is active, or that all of them were tried or are at their
-// connection limit.
+// errNoBackend means that no backend is active, or that each active backend was already tried or is
+// at its connection limit.
 var errNoBackend = errors.New("no backend is available")
 
 // chooseLocked chooses a backend that is not in tried for a new connection or flow, and counts it.
-// The caller must release the backend. The order of choice is: affinity, the scheduler among
-// backends that are not at rest, backups, ejected backends, the scheduler among all, and any
-// ejected backend.
+// The caller must release the backend. The order is: the backend that affinity remembers, the
+// scheduler's choice among backends that are not at rest, backups, ejected backends, the
+// scheduler's choice among all backends, and any ejected backend.
 func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backend, *config, error) {
 	c := f.conf.Load()
 	if len(f.memories) == 0 {
@@ -38,7 +38,7 @@ func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backe
 	b, err := c.choose(f.d, f.flow(client), tried)
 	switch {
 	case err != nil:
-	case ok && c.mayKnow(endpoint, tried): // it is at rest or full: this connection uses another backend, but affinity remains
+	case ok && c.mayKnow(endpoint, tried): // it rests or is full: this connection uses another backend, but the client's affinity remains
 		m.Store(who, endpoint, now)
 	default:
 		m.Store(who, c.AffinityEndpoint(b.addr), now)
@@ -57,8 +57,8 @@ func (f *frontend) flow(client netip.AddrPort) pick.Flow {
 	return pick.Flow{Client: client, VIP: f.vip}
 }
 
-// known counts a connection to the backend of a remembered endpoint, and returns the backend. It
-// returns nil if the backend can't get a new connection now.
+// known returns the backend of a remembered endpoint, and counts a connection to it. It returns nil
+// if the backend can't get a new connection now.
 func (c *config) known(d *Dataplane, endpoint netip.AddrPort, tried []*backend) *backend {
 	if !c.mayKnow(endpoint, tried) {
 		return nil
@@ -76,7 +76,8 @@ func (c *config) known(d *Dataplane, endpoint netip.AddrPort, tried []*backend) 
 }
 
 // standby chooses a backup if every active backend has failed, either for this connection or
-// recently. Without a backup it chooses an ejected backend. A full backend has not failed.
+// recently. Without a backup, it chooses an ejected backend. A full backend does not count as
+// failed.
 func (c *config) standby(now int64, tried []*backend) *backend {
 	failed := func(b *backend) bool { return b.inBackoff(now) || slices.Contains(tried, b) }
 	for i, b := range c.backends {
@@ -91,8 +92,8 @@ func (c *config) standby(now int64, tried []*backend) *backend {
 }
 
 // idlest chooses the backend with the fewest connections among the backends in the given state, and
-// counts the connection. It skips backends that are full, or for which failed returns true, and
-// returns nil if none is left.
+// counts the connection. It skips full backends and those for which failed returns true, and
+// returns nil if none remains.
 func (c *config) idlest(state balancer.BackendState, failed func(*backend) bool) *backend {
 	var best *backend
 	bound := 0
@@ -110,8 +111,9 @@ func (c *config) idlest(state balancer.BackendState, failed func(*backend) bool)
 	return best
 }
 
-// choose chooses a backend with the scheduler, then in the order that chooseLocked describes. It
-// counts the connection. If the backend has become full since the choice, it chooses again.
+// choose chooses a backend with the scheduler, or otherwise in the order that chooseLocked
+// describes, and counts the connection. If another goroutine has filled the backend since the
+// choice, it chooses again.
 func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backend, error) {
 	now := d.now()
 	rest := true
@@ -141,6 +143,6 @@ func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backen
 		if !rest || b.mayTry(now, c.ConnectTimeout) {
 			return b, nil
 		}
-		b.release() // another goroutine has just started to try it, and it rests for all others
+		b.release() // another goroutine has just started to try it, so it rests for all others
 	}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // TestAffinityKeepsClients connects many clients to a frontend with affinity. Each client must stay
-// on its backend. If a backend dies, only the clients of this backend may move.
+// on its backend. If a backend fails, only this backend's clients may move.
 func TestAffinityKeepsClients(t *testing.T) {
 	servers := map[string]*server{}
 	var at []netip.AddrPort
@@ -35,7 +35,7 @@ func TestAffinityKeepsClients(t *testing.T) {
 				for i := w; i < clients; i += 8 {
 					name, err := askOnce(f.AddrPort(), fmt.Sprintf("127.1.%d.%d", i/250, i%250+1))
 					if err != nil {
-						t.Errorf("error of client %d = %v, want nil", i, err)
+						t.Errorf("client %d: error = %v, want nil", i, err)
 					}
 					got[i] = name
 				}
@@ -45,7 +45,7 @@ func TestAffinityKeepsClients(t *testing.T) {
 		return got
 	}
 	first := round()
-	d.apply(with(f, func(f *balancer.Frontend) { f.Scheduler = balancer.Random })) // clients must stay although the scheduler has changed
+	d.apply(with(f, func(f *balancer.Frontend) { f.Scheduler = balancer.Random })) // clients must stay despite another scheduler
 	for i, name := range round() {
 		if name != first[i] {
 			t.Fatalf("client %d moved from %s to %s, want the same backend", i, first[i], name)
@@ -54,14 +54,14 @@ func TestAffinityKeepsClients(t *testing.T) {
 	servers["a"].stop()
 	for i, name := range round() {
 		if name == "a" || first[i] != "a" && name != first[i] {
-			t.Fatalf("after backend a has died, client %d moved from %s to %s; want a move only from a to b", i, first[i], name)
+			t.Fatalf("after backend a failed, client %d moved from %s to %s; want moves only from a to b", i, first[i], name)
 		}
 	}
 }
 
 // TestMaxConnectionsIsNeverExceeded connects more clients at the same time than max_connections
-// permits, through two VIPs of a service. The number of connections that are served must not exceed
-// the limit.
+// permits, through two VIPs of a service. The number of served connections must not exceed the
+// limit.
 func TestMaxConnectionsIsNeverExceeded(t *testing.T) {
 	var now, most atomic.Int64
 	handle := func(c net.Conn) {
@@ -75,7 +75,7 @@ func TestMaxConnectionsIsNeverExceeded(t *testing.T) {
 	d := start(t, Options{})
 	bound := func(f *balancer.Frontend) { f.Backends[0].MaxConnections = 7 }
 	f, g := with(frontendAt("127.77.3.2:9000", a.addr), bound), with(frontendAt("127.77.3.3:9000", a.addr), bound)
-	d.apply(f, g) // both VIPs belong to one service, so they share the limit
+	d.apply(f, g) // both VIPs belong to one service and share its limit
 	var held sync.Map
 	var ok, refused atomic.Int64
 	var wg sync.WaitGroup
@@ -104,8 +104,8 @@ func TestMaxConnectionsIsNeverExceeded(t *testing.T) {
 }
 
 // TestLeastConnectionsIsExact connects clients at the same time, with the scheduler lc. Both
-// backends must get the same number of connections. After some connections of one backend have
-// ended, this backend must get the next connection.
+// backends must get the same number of connections. After some connections to one backend have
+// closed, this backend must get the next connection.
 func TestLeastConnectionsIsExact(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	d := start(t, Options{})
@@ -140,14 +140,14 @@ func TestLeastConnectionsIsExact(t *testing.T) {
 	eventually(t, "the end of a's", func() error {
 		for _, n := range d.Counters()[0].Backends {
 			if n.Backend == a.addr && n.Active != 0 {
-				return fmt.Errorf("active connections = %d, want the number of all open connections", n.Active)
+				return fmt.Errorf("active connections = %d, want all open connections", n.Active)
 			}
 		}
 		return nil
 	})
 	for range 10 {
 		if name := mustConnect(t, f.AddrPort()).mustAsk(t); name != "a" {
-			t.Errorf("server that answers = %s, want a because it has fewer connections", name)
+			t.Errorf("server = %s, want a because it has fewer connections", name)
 		}
 	}
 	for _, c := range held["b"] {

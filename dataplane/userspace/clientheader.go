@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// headerTime is the maximum time until a client's PROXY header is complete.
+	// headerTime is how long a client may take to send its complete PROXY header.
 	headerTime = 5 * time.Second
 	// maxHeader is the maximum size of a client's PROXY header. Longer headers are refused.
 	maxHeader = headerV2 + 4096 // the limit of go-proxyproto
-	// headerV1 is the maximum size of a header of version 1, and headerV2 the minimum size of
-	// version 2.
+	// headerV1 is the maximum size of a version 1 header. headerV2 is the minimum size of a version
+	// 2 header.
 	headerV1, headerV2 = 107, 16
 )
 
-// errNoHeader means that a connection did not start with a valid PROXY header, or that the header
+// errNoHeader means that a connection did not start with a valid PROXY header, or that its header
 // names a client outside source_ranges.
 var errNoHeader = errors.New("no valid PROXY header")
 
@@ -54,8 +54,8 @@ func headerSize(data []byte) (int, error) {
 	return 0, errNoHeader
 }
 
-// namedClient returns the client that a complete header names. If the header names none, for
-// example in a sender's health check, the client is the sender.
+// namedClient returns the client that a complete header names. A header may name none, for example
+// in a sender's health check. Then the client is the sender.
 func namedClient(text []byte, sender netip.AddrPort) (netip.AddrPort, error) {
 	h, err := proxyproto.Read(bufio.NewReaderSize(bytes.NewReader(text), len(text)))
 	if err != nil {
@@ -69,7 +69,7 @@ func namedClient(text []byte, sender netip.AddrPort) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), nil
 }
 
-// introduceLocked makes the client that a complete header names the client of the connection. The
+// introduceLocked sets the connection's client to the client that a complete header names. The
 // sender must still be trusted, because the configuration may have changed since the accept.
 func (c *conn) introduceLocked(text []byte) error {
 	conf := c.f.conf.Load()

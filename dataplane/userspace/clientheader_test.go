@@ -33,8 +33,6 @@ func reports(c net.Conn) {
 	}
 }
 
-// introduced returns a frontend that requires PROXY headers. It trusts senders with loopback
-// addresses.
 func introduced(key string, backends ...netip.AddrPort) *balancer.Frontend {
 	f := frontendAt(key, backends...)
 	f.AcceptProxyProtocol = true
@@ -42,7 +40,6 @@ func introduced(key string, backends ...netip.AddrPort) *balancer.Frontend {
 	return f
 }
 
-// headerOf returns a PROXY header that names the given client and VIP.
 func headerOf(t testing.TB, version balancer.ProxyProtocol, client string, vip netip.AddrPort) string {
 	t.Helper()
 	text, err := header(version, netip.MustParseAddrPort(client), vip)
@@ -63,8 +60,8 @@ func greet(t testing.TB, vip netip.AddrPort, text string) *client {
 }
 
 // TestAcceptedHeader sends PROXY headers of both versions and both families, in one piece and as
-// single bytes. The endpoint must receive the client that the header names. The list of connections
-// must contain this client.
+// single bytes. The endpoint and the list of connections must show the client that the header
+// names.
 func TestAcceptedHeader(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		s := serveAt(t, net.JoinHostPort(host, "0"), reports)
@@ -84,7 +81,7 @@ func TestAcceptedHeader(t *testing.T) {
 					}
 					got := c.mustAsk(t)
 					if want := fmt.Sprintf("%s,", client); !strings.HasPrefix(got, want) {
-						t.Errorf("VIP %s, header version %s, parts of %d bytes: client = %s, want %s", vip, version, size, got, want)
+						t.Errorf("VIP %s, header version %s, writes of %d bytes: client = %s, want %s", vip, version, size, got, want)
 					}
 					var listed []netip.AddrPort
 					err := d.Connections(t.Context(), dataplane.ConnectionQuery{}, func(x *dataplane.Connection) error {
@@ -109,8 +106,8 @@ func TestAcceptedHeader(t *testing.T) {
 	}
 }
 
-// TestHeaderWithoutClient sends PROXY headers that name no client. The endpoint must then see the
-// sender as the client.
+// TestHeaderWithoutClient sends PROXY headers that do not name a client. The endpoint must then see
+// the sender as the client.
 func TestHeaderWithoutClient(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", reports)
 	d := start(t, Options{})
@@ -125,9 +122,9 @@ func TestHeaderWithoutClient(t *testing.T) {
 	}
 }
 
-// TestRefusedHeaders opens connections in three cases: without a valid PROXY header, with a header
-// that names a client outside source_ranges, and from a sender that is not trusted. Each connection
-// must be reset. None may reach the endpoint.
+// TestRefusedHeaders opens connections without a valid PROXY header, with a header that names a
+// client outside source_ranges, and from an untrusted sender. Each connection must be reset, and
+// none may reach the endpoint.
 func TestRefusedHeaders(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
 	d := start(t, Options{})
@@ -155,7 +152,7 @@ func TestRefusedHeaders(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			x, err := connect(c.at, "")
 			if isReset(err) {
-				return // if a sender is not trusted, it is refused before the dial returns
+				return // an untrusted sender is refused before the dial returns
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -174,11 +171,11 @@ func TestRefusedHeaders(t *testing.T) {
 		t.Errorf("connections that reached the endpoint = %d, want 0", n)
 	}
 	if name := greet(t, f.AddrPort(), valid).mustAsk(t); name != "a" {
-		t.Errorf("answer to a client within source_ranges = %q, want %q", name, "a")
+		t.Errorf("client within source_ranges: server = %q, want %q", name, "a")
 	}
 }
 
-// TestTrustEndsBeforeHeader ends the trust in a sender before its PROXY header is complete. The
+// TestTrustEndsBeforeHeader stops trusting a sender before its PROXY header is complete. The
 // connection must be reset, and must not reach the endpoint.
 func TestTrustEndsBeforeHeader(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
@@ -210,32 +207,32 @@ func TestTrustEndsBeforeHeader(t *testing.T) {
 			front.mu.Lock()
 			defer front.mu.Unlock()
 			if front.count != 0 || s.accepted.Load() != 0 {
-				return fmt.Errorf("connections of the frontend = %d, of the endpoint = %d; want 0, 0 after %s", front.count, s.accepted.Load(), name)
+				return fmt.Errorf("connections at the frontend = %d, at the endpoint = %d; want 0, 0 after %s", front.count, s.accepted.Load(), name)
 			}
 			return nil
 		})
 	}
 }
 
-// TestLongestHeader reads PROXY headers of version 2 whose content has 4096 and 4097 bytes. Only
-// the shorter header is valid. The longer header must be refused before its content has arrived.
+// TestLongestHeader reads version 2 PROXY headers with a content of 4096 and 4097 bytes. Only the
+// shorter header is valid, and the longer one must be refused before its content arrives.
 func TestLongestHeader(t *testing.T) {
 	const local = "\r\n\r\n\x00\r\nQUIT\n\x20\x00"
 	longest, tooLong := local+"\x10\x00", local+"\x10\x01"
 	if size, err := headerSize([]byte(longest)); size != headerV2+4096 || err != nil {
-		t.Errorf("size of the longest header = %d, error = %v; want %d", size, err, headerV2+4096)
+		t.Errorf("longest header: size = %d, error = %v; want %d", size, err, headerV2+4096)
 	}
 	sender := netip.MustParseAddrPort("192.0.2.1:1")
 	if _, err := namedClient(append([]byte(longest), make([]byte, 4096)...), sender); err != nil {
-		t.Errorf("error of the longest header = %v, want nil", err)
+		t.Errorf("longest header: error = %v, want nil", err)
 	}
 	if size, err := headerSize([]byte(tooLong)); err == nil {
-		t.Errorf("size of a longer header = %d, want an error", size)
+		t.Errorf("longer header: size = %d, want an error", size)
 	}
 }
 
 // TestSlowHeader sends only the start of a PROXY header. The connection must be reset soon after
-// headerTime. Close must not wait until the header of another connection is complete.
+// headerTime, and Close must not wait for another incomplete header.
 func TestSlowHeader(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
 	d := start(t, Options{})
@@ -244,13 +241,13 @@ func TestSlowHeader(t *testing.T) {
 	begun := time.Now()
 	wantReset(t, greet(t, f.AddrPort(), "PROXY TC"))
 	if took := time.Since(begun); took < headerTime {
-		t.Errorf("time until the reset = %s, want at least %s", took, headerTime)
+		t.Errorf("reset after %s, want at least %s", took, headerTime)
 	}
-	greet(t, f.AddrPort(), "PROXY TC") // Close must not wait until this header is complete
+	greet(t, f.AddrPort(), "PROXY TC") // Close must not wait for the rest of this header
 }
 
 // TestHeadersLimitAndKeepClients gives a service affinity and client limits. Both must apply to the
-// clients that PROXY headers name, with IPv4 and IPv6 addresses.
+// clients that PROXY headers name, over IPv4 and IPv6.
 func TestHeadersLimitAndKeepClients(t *testing.T) {
 	d := start(t, Options{})
 	f := introduced("127.77.9.5:9100", serveAt(t, "127.0.0.1:0", named("a")).addr, serveAt(t, "127.0.0.1:0", named("b")).addr)
@@ -262,15 +259,15 @@ func TestHeadersLimitAndKeepClients(t *testing.T) {
 		first := greet(t, f.AddrPort(), text).mustAsk(t)
 		for range 2 {
 			if again := greet(t, f.AddrPort(), text).mustAsk(t); again != first {
-				t.Errorf("endpoint of client %s = %s, want %s as before", client, again, first)
+				t.Errorf("client %s: endpoint = %s, want %s as before", client, again, first)
 			}
 		}
 		wantReset(t, greet(t, f.AddrPort(), text))
 	}
 }
 
-// FuzzAcceptedHeader reads arbitrary data as a PROXY header. The size of a complete header must not
-// be larger than the data. If more data follows, the size must not change.
+// FuzzAcceptedHeader reads arbitrary data as a PROXY header. A complete header must not be larger
+// than the data, and its size must not change if more data follows.
 func FuzzAcceptedHeader(f *testing.F) {
 	f.Add([]byte("PROXY TCP4 203.0.113.7 10.0.0.1 1 2\r\nGET"), []byte("x"))
 	f.Add([]byte("\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\x01\x01\x01\x01\x02\x02\x02\x02\x00\x01\x00\x02"), []byte("x"))
@@ -281,14 +278,14 @@ func FuzzAcceptedHeader(f *testing.F) {
 			return
 		}
 		if again, err := headerSize(append(data[:len(data):len(data)], more...)); again != size || err != nil {
-			t.Errorf("size if more data follows = %d, error = %v; want %d", again, err, size)
+			t.Errorf("size with more data after the header = %d, error = %v; want %d", again, err, size)
 		}
 		if size > len(data) {
 			return
 		}
 		sender := netip.MustParseAddrPort("192.0.2.1:1")
 		if client, err := namedClient(data[:size], sender); err == nil && !client.IsValid() {
-			t.Errorf("client in the header %q = %s, want a valid address", data[:size], client)
+			t.Errorf("header %q: client = %s, want a valid address", data[:size], client)
 		}
 	})
 }

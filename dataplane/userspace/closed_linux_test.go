@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// listenEverywhere starts a program on the host that listens on the given port at all addresses.
+// listenEverywhere starts a program on the host that listens on a port at all addresses.
 func (w *twoHosts) listenEverywhere(port int) {
 	for _, network := range []string{"tcp", "udp"} { // a single socket serves IPv4 and IPv6
 		w.Host().Echo(network, "squatter", netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(port)))
@@ -39,8 +39,8 @@ func closedOf(all []*balancer.Frontend, edit ...func(*balancer.Frontend)) []*bal
 }
 
 // TestClientsNeverReachProgramsOfTheHost starts a program on the host that listens on the
-// frontends' port. Clients of the VIPs must never reach this program, whatever states the frontends
-// have.
+// frontends' port. The VIPs' clients must never reach this program, whatever the frontends' states
+// are.
 func TestClientsNeverReachProgramsOfTheHost(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -72,7 +72,7 @@ func TestClientsNeverReachProgramsOfTheHost(t *testing.T) {
 	go func() { done <- d.Close(ctx, false) }()
 	eventually(t, "the closed port", func() error {
 		if err := tryFor(t, w.remote, all[3].Key, silence); err == nil || !strings.Contains(err.Error(), "refused") {
-			return fmt.Errorf("error = %w, want a refusal", err)
+			return fmt.Errorf("error = %w, want connection refused", err)
 		}
 		return nil
 	})
@@ -90,14 +90,14 @@ func wantSilence(t *testing.T, w *twoHosts, all ...*balancer.Frontend) {
 		for _, from := range []*lab.NS{w.Host(), w.remote} {
 			err := tryFor(t, from, f.Key, silence)
 			if err == nil || strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "reset") {
-				t.Errorf("error of %s from %s = %v, want a timeout because there is no answer", f.Key, from.Name, err)
+				t.Errorf("request to %s from %s: error = %v, want a timeout", f.Key, from.Name, err)
 			}
 		}
 	}
 }
 
-// TestClosedPortsAreHeld closes the port of a frontend and opens it again, several times. No other
-// program may ever be able to bind the port.
+// TestClosedPortsAreHeld closes the port of a frontend and opens it again, several times. Another
+// program must never be able to bind the port.
 func TestClosedPortsAreHeld(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	a := udpServer(t, "127.0.0.1:0", "a")
@@ -135,12 +135,12 @@ func TestClosedPortsAreHeld(t *testing.T) {
 			d.apply(closed) // the port must close although a connection is established
 			wantHeld("closed again")
 			if _, err := connect(f.AddrPort(), ""); err == nil {
-				t.Error("a closed port accepts a connection, want a refusal")
+				t.Error("a closed port accepts a connection, want it refused")
 			}
 			d.apply(f)
 			c.mustAsk(t)
 			if _, err := askOnce(f.AddrPort(), ""); err != nil {
-				t.Errorf("error of a client after the port was opened again = %v, want nil", err)
+				t.Errorf("client after the port was opened again: error = %v, want nil", err)
 			}
 			d.apply(closed)
 			wantHeld("closed for good")
@@ -152,9 +152,9 @@ func TestClosedPortsAreHeld(t *testing.T) {
 	}
 }
 
-// TestPortsAreHeldWhileConnectionsDrain closes a dataplane while a connection is open. Until the
-// drain ends, the connection must continue, and new clients must be refused. No other program may
-// bind the ports during this time.
+// TestPortsAreHeldWhileConnectionsDrain closes a dataplane while a connection is open. During the
+// drain, the connection must continue, new clients must be refused, and no other program may bind
+// the ports.
 func TestPortsAreHeldWhileConnectionsDrain(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -195,7 +195,6 @@ func TestPortsAreHeldWhileConnectionsDrain(t *testing.T) {
 	wantReset(t, c)
 }
 
-// failing is a redirector whose changes fail with err. If err is nil, they succeed.
 type failing struct {
 	redirector
 	err error
@@ -209,7 +208,7 @@ func (f *failing) Set(ctx context.Context, ports map[balancer.Key]uint16) error 
 }
 
 // TestRemovalsThatFailAreTriedAgain makes the removal of a redirect fail. The next Apply must
-// remove this redirect.
+// remove the redirect.
 func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -233,7 +232,7 @@ func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
 	}
 }
 
-// TestLookingCostsLittle applies 2,000 redirects in one batch. Intact must then take at most 10 ms.
+// TestLookingCostsLittle applies 2,000 redirects in one batch. Intact may then need at most 10 ms.
 func TestLookingCostsLittle(t *testing.T) {
 	w := newTwoHosts(t)
 	d := redirecting(t)
@@ -257,7 +256,7 @@ func TestLookingCostsLittle(t *testing.T) {
 		fastest = min(fastest, time.Since(began))
 	}
 	if fastest > 10*time.Millisecond {
-		t.Errorf("duration of Intact = %s, want at most 10 ms", fastest)
+		t.Errorf("Intact took %s, want at most 10 ms", fastest)
 	} else {
 		t.Logf("a look takes %s", fastest)
 	}
@@ -278,8 +277,8 @@ func (s *slow) Set(ctx context.Context, ports map[balancer.Key]uint16) error {
 	return s.redirector.Set(ctx, ports)
 }
 
-// TestCountersDoNotWaitForTables calls Counters and lists connections while a change to redirects
-// hangs. Both must return without waiting for this change.
+// TestCountersDoNotWaitForTables calls Counters and lists connections while a change to the
+// redirects hangs. Neither call may wait for this change.
 func TestCountersDoNotWaitForTables(t *testing.T) {
 	w := newTwoHosts(t)
 	d := redirecting(t)
@@ -299,7 +298,7 @@ func TestCountersDoNotWaitForTables(t *testing.T) {
 	select {
 	case <-asked:
 	case <-time.After(wait.Patience):
-		t.Error("Counters or the list of connections waited for the redirects, want no wait")
+		t.Error("Counters or the list of connections waited for the redirects")
 	}
 	close(goOn)
 	if err := <-done; err != nil {
@@ -307,15 +306,15 @@ func TestCountersDoNotWaitForTables(t *testing.T) {
 	}
 }
 
-// TestComesBackWhileItDrains makes a userspace dataplane yield to another mode. Before the
-// connections of this dataplane have ended, a second userspace dataplane replaces the other mode.
-// The state of the first dataplane must not affect the second one.
+// TestComesBackWhileItDrains makes a userspace dataplane yield to another mode. While it drains, a
+// second userspace dataplane replaces the other mode. The first dataplane must not affect the
+// second one.
 func TestComesBackWhileItDrains(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
 	all := w.frontendsAt(t, 80)
-	// This rule stands for the rules of the other mode. It makes the kernel continue to track
-	// connections, so established connections stay redirected.
+	// This rule replaces the other mode's rules. It makes the kernel continue to track connections,
+	// so established connections stay redirected.
 	w.Host().Exec("iptables", "-t", "nat", "-A", "PREROUTING", "-m", "conntrack", "--ctstate", "INVALID", "-j", "RETURN")
 	first := redirecting(t)
 	first.apply(all...)

@@ -27,13 +27,13 @@ func TestConformance(t *testing.T) {
 			},
 		}
 	}
-	t.Run("bind", func(t *testing.T) { // on a host without guard and without iptables
+	t.Run("bind", func(t *testing.T) { // as on a host without guard and iptables
 		s := subject(Bind)
 		const why = "a UDP port with flows stays open for those, so that nobody tells new clients no"
 		s.Skip = map[string]string{"routed/no-endpoints/weight-0/udp4": why, "routed/no-endpoints/weight-0/udp6": why}
 		dataplanetest.Run(t, s)
 	})
-	t.Run("bind-guarded", func(t *testing.T) { // on a host on which vipd adds VIPs
+	t.Run("bind-guarded", func(t *testing.T) { // as on a host where vipd adds VIPs
 		s := subject(Bind)
 		s.Host = func(t testing.TB) dataplane.Host { return dataplanetest.GuardedHost(t, host.DefaultOptions()) }
 		dataplanetest.Run(t, s, "waiting", "uplinks", "withdrawn")
@@ -52,9 +52,9 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// shownByBind returns the cases that run with redirects only in "make soak". Some of them test what
-// happens to accepted connections, which does not depend on how they have arrived. Others damage
-// parts of the guard that do not affect redirects.
+// shownByBind returns the cases that run with redirects only in "make soak". Some test accepted
+// connections, whose behavior does not depend on how they arrived. The others damage parts of the
+// guard that do not affect redirects.
 func shownByBind() map[string]string {
 	skip := map[string]string{}
 	if wait.Soaking() {
@@ -83,7 +83,7 @@ func guarded(t testing.TB) dataplane.Host {
 	return dataplanetest.GuardedHost(t, o)
 }
 
-// cleanup does the same work as vipctl cleanup.
+// cleanup does what vipctl cleanup does.
 func cleanup(t testing.TB) {
 	t.Helper()
 	_, err := Cleanup(t.Context(), false)

@@ -9,29 +9,28 @@ import (
 	"vipd/dataplane"
 )
 
-// conn is a client's connection, from its acceptance to its end.
+// conn is a client's connection.
 type conn struct {
-	f *frontend
-	// to is the VIP and port to which the client connected.
+	f     *frontend
 	to    netip.AddrPort
 	since time.Time
 	traffic
 
 	// f.mu guards the fields below.
 	prev, next *conn
-	from       netip.AddrPort // the client's address, from its PROXY header if the frontend reads them
+	from       netip.AddrPort // the client's address; it comes from the PROXY header if the frontend reads headers
 	entered    bool           // counted by enterLocked
 	backend    *backend       // the chosen backend, or nil before the choice
-	retries    int            // the number of backends that were tried before this one
+	retries    int            // number of backends that were tried before this one
 	served     bool           // the backend has accepted the connection
 	cut        bool           // the connection must be reset
-	left       bool           // it has ended, and is no longer among the frontend's connections
+	left       bool           // it has ended and is no longer listed by the frontend
 	admission  admission
 
 	transport // moves the bytes
 }
 
-// traffic counts the relayed bytes. half reports whether one direction has ended.
+// traffic counts the relayed bytes. half is set when one direction has ended.
 type traffic struct {
 	in, out atomic.Uint64
 	half    atomic.Bool
@@ -46,11 +45,10 @@ var (
 	errLost = errors.New("the client or the backend has reset the connection")
 )
 
-// resetDrainTime limits the time after a reset by one side in which the other side may still
-// receive the data that was sent before the reset.
+// resetDrainTime limits how long after one side's reset the other side may still receive the data
+// that was sent before the reset.
 const resetDrainTime = 5 * time.Second
 
-// joinLocked adds c to the connections. It returns false if the frontend was removed or is closing.
 func (f *frontend) joinLocked(c *conn) bool {
 	if f.removed || f.ended {
 		return false
@@ -61,9 +59,9 @@ func (f *frontend) joinLocked(c *conn) bool {
 	return true
 }
 
-// enterLocked counts the connection c for the client limits, and adds it to the connections. It is
-// called when the client is known. It returns false if the frontend was removed or is closing, or
-// if c exceeds a limit.
+// enterLocked counts c for the client limits and adds it to the frontend's connections, once the
+// client is known. It returns false if the frontend was removed or is closing, or if c exceeds a
+// limit.
 func (f *frontend) enterLocked(c *conn) bool {
 	if f.removed || f.ended {
 		return false
@@ -83,8 +81,8 @@ func (f *frontend) linkLocked(c *conn) {
 	f.count++
 }
 
-// leaveLocked removes c from the connections. err is the reason for its end, or nil. c must not be
-// used afterwards.
+// leaveLocked removes c from the frontend's connections. err is the reason why c ended, or nil. c
+// must not be used afterwards.
 func (f *frontend) leaveLocked(c *conn, err error) {
 	c.prev.next, c.next.prev = c.next, c.prev
 	c.left = true
@@ -105,7 +103,7 @@ func (f *frontend) leaveLocked(c *conn, err error) {
 	c.admission.end()
 }
 
-// endLocked returns the word that describes how a connection ended. err is the reason, or nil.
+// endLocked returns the word that describes why a connection ended. err is the reason, or nil.
 func (c *conn) endLocked(err error) string {
 	switch {
 	case c.cut:
@@ -118,17 +116,16 @@ func (c *conn) endLocked(err error) string {
 	return dataplane.EndReset
 }
 
-// timeLeft returns the time until c has to end because of a maximum age. Connections end up to 10 %
-// earlier, so connections that started together end at different times. The reduction is derived
-// from the client's port and the start time, so a process that takes over c calculates the same
-// time.
+// timeLeft returns how long c may continue with a maximum age. Connections end up to 10 % earlier,
+// so those that started together do not all end at once. The reduction is derived from the client's
+// port and the start time, so a process that takes over c calculates the same result.
 func (c *conn) timeLeft(maximum time.Duration, now time.Time) time.Duration {
 	const steps = 1 << 10
 	early := (int64(c.from.Port()) + c.since.UnixNano()/int64(time.Microsecond)) % steps
 	return c.since.Sub(now) + maximum - maximum/(10*steps)*time.Duration(early)
 }
 
-// chooseLocked chooses the next backend, and records it in c, so that the dial is abandoned if the
+// chooseLocked chooses the next backend and records it in c, so the dial is abandoned if the
 // backend is removed.
 func (c *conn) chooseLocked(tried []*backend) (*backend, *config, error) {
 	c.backend = nil
@@ -146,8 +143,8 @@ func (c *conn) chooseLocked(tried []*backend) (*backend, *config, error) {
 	return b, conf, nil
 }
 
-// settleLocked records that b has accepted the connection. It returns false if the definition
-// changed during the dial, and the connection may no longer use b.
+// settleLocked records that b has accepted the connection. It returns false if c may no longer use
+// b because the definition changed during the dial.
 func (c *conn) settleLocked(b *backend) bool {
 	if c.cut || !c.f.removed && !c.f.conf.Load().keeps(b, time.Now()) {
 		return false
@@ -161,7 +158,7 @@ func (c *conn) settleLocked(b *backend) bool {
 	return true
 }
 
-// cutLocked makes the connection end with a reset.
+// cutLocked makes the connection close with a reset.
 func (c *conn) cutLocked() {
 	c.cut = true
 	c.interruptLocked()

@@ -9,7 +9,7 @@ import (
 )
 
 // Connections calls visit for each connection and flow that q selects, without holding a lock. It
-// visits the connections that a frontend had when its turn came, with their current state.
+// lists one frontend after another, and reports the current state of each connection.
 func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	for _, f := range d.list() {
 		if !f.concerns(&q) {
@@ -31,14 +31,13 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 	return d.carried.Connections(ctx, q, visit)
 }
 
-// concerns reports whether f may have connections that q selects.
 func (f *frontend) concerns(q *dataplane.ConnectionQuery) bool {
 	k := q.Frontend
 	return k == balancer.Key{} || k.Addr == f.key.Addr && k.Proto == f.key.Proto && k.Port.Overlaps(f.key.Port)
 }
 
 // begun returns a function for each connection and flow that f has now. The function returns the
-// state of the connection or flow, and reports whether it is still open.
+// state of the connection or flow, and whether it is still open.
 func (f *frontend) begun() []func() (dataplane.Connection, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,7 +86,6 @@ func (f *frontend) describeLocked(x *flow) dataplane.Connection {
 	}
 }
 
-// stateLocked returns the word that describes the state of a connection.
 func (c *conn) stateLocked(conf *config) string {
 	if !c.served {
 		return "connecting"

@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestStaleFlowsAreRetried makes conntrack refuse to delete flows, so Apply must return an error.
+// TestStaleFlowsAreRetried makes deletions of conntrack flows fail, so Apply must return an error.
 // The next Apply must delete the flows.
 func TestStaleFlowsAreRetried(t *testing.T) {
 	w := newTwoHosts(t)
@@ -30,7 +30,7 @@ func TestStaleFlowsAreRetried(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_, _ = lab.AskWithin(c, 50*time.Millisecond) // this creates a conntrack flow that is not redirected
+	_, _ = lab.AskWithin(c, 50*time.Millisecond) // creates a conntrack flow that is not redirected
 	if err := d.tryApply(f); err == nil {
 		t.Fatal("Apply = nil, want an error because flows were not deleted")
 	}
@@ -44,7 +44,7 @@ func TestStaleFlowsAreRetried(t *testing.T) {
 
 // TestYieldForgetsResetConnections resets a client's connection, and then makes the dataplane
 // yield. A new connection from the same client port must immediately reach the next dataplane.
-// Otherwise, conntrack would still redirect the client for ten seconds.
+// Otherwise, conntrack would redirect the client for ten more seconds.
 func TestYieldForgetsResetConnections(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -61,7 +61,7 @@ func TestYieldForgetsResetConnections(t *testing.T) {
 	}
 	client := netip.MustParseAddrPort(c.LocalAddr().String())
 	if n, err := d.Kill(t.Context(), dataplane.ConnectionQuery{Client: client}); n != 1 || err != nil {
-		t.Fatalf("connections ended by Kill = %d, %v; want 1", n, err)
+		t.Fatalf("Kill = %d, %v; want 1 connection", n, err)
 	}
 	remembered := func() (state string) {
 		conn, err := conntrack.Open()

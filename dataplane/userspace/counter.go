@@ -12,19 +12,19 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// counter holds the counters of a service's port, summed over all its frontends. It is kept for
-// [counters.Retention] after the last frontend is removed, like the counts of a removed backend. So
+// counter holds the counters of a service's port, summed over all its frontends. It is retained for
+// [counters.Retention] after the last frontend is removed, like the counts of a removed backend, so
 // totals do not decrease if a frontend or backend is removed and restored.
 type counter struct {
 	connections, in, out, failures atomic.Uint64
 	service                        balancer.Name
-	seen                           time.Time // when a frontend last used it; the dataplane's mu guards it
+	seen                           time.Time // when a frontend last used it; guarded by the dataplane's mu
 
 	mu       sync.Mutex
 	backends map[netip.AddrPort]*backend
 }
 
-// backend returns the backend at an address. It creates the backend if there is none.
+// backend returns the backend at an address, and creates it if missing.
 func (t *counter) backend(at netip.AddrPort) *backend {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -36,7 +36,6 @@ func (t *counter) backend(at netip.AddrPort) *backend {
 	return b
 }
 
-// counterLocked returns the counter of a frontend's service and port.
 func (d *Dataplane) counterLocked(f *balancer.Frontend) *counter {
 	k := counters.Port{Service: f.Service, Name: f.Port}
 	t := d.counters[k]
@@ -80,10 +79,11 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	return append(d.passed(), d.carried.Counters(ctx)...)
 }
 
-// countTime limits the counting of connections of another mode, which conntrack forwards.
+// countTime limits how long counting another mode's connections, which conntrack forwards, may
+// take.
 const countTime = 10 * time.Second
 
-// passed returns the counts of the connections that went through this process.
+// passed returns the counts of the connections that this process relayed.
 func (d *Dataplane) passed() []dataplane.FrontendCount {
 	d.mu.Lock()
 	defer d.mu.Unlock()

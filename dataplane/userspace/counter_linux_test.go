@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// TestTallyForgets removes a backend, and then its service. Their counts must be kept for
-// counters.Retention after their last use, and must then be deleted.
+// TestTallyForgets removes a backend, and then its service. Their counts must be retained for
+// counters.Retention after the last use, and must then be deleted.
 func TestTallyForgets(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -32,7 +32,7 @@ func TestTallyForgets(t *testing.T) {
 		now = now.Add(passed)
 		d.forgetLocked(now)
 		if n := len(counted.backends); n != backends {
-			t.Errorf("backends whose counts are kept = %d, want %d", n, backends)
+			t.Errorf("backends with counts = %d, want %d", n, backends)
 		}
 	}
 	f.configure(one, d.counterLocked(one))
@@ -44,10 +44,10 @@ func TestTallyForgets(t *testing.T) {
 		t.Errorf("counted connections of the service = %d, want 3", n)
 	}
 	delete(d.frontends, both.Key)
-	now = time.Now() // the call of Counters was the last use of the counts
+	now = time.Now() // the call to Counters was the last use of the counts
 	after(counters.Retention-time.Minute, 1)
 	after(2*time.Minute, 0)
 	if n := len(d.counters); n != 0 {
-		t.Errorf("services whose counts are kept = %d, want 0", n)
+		t.Errorf("services with counts = %d, want 0", n)
 	}
 }

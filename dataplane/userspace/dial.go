@@ -12,8 +12,9 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// judge decides from err who is at fault for a failed attempt to connect to b. It records and
-// reports a failure of the backend, or a shortage on this host. If err is nil, it does nothing.
+// judge decides whether a failed attempt to connect to b is the fault of the backend or of this
+// host. It records and reports the backend's failure or this host's shortage. If err is nil, it
+// does nothing.
 func (f *frontend) judge(b *backend, err error) {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
@@ -42,8 +43,7 @@ func (f *frontend) judge(b *backend, err error) {
 	}
 }
 
-// lacks describes the shortages of descriptors and local ports that affect clients, with advice. It
-// returns "" if there are none.
+// lacks returns advice about shortages of descriptors and local ports that affect clients, or "".
 func (d *Dataplane) lacks() string {
 	lacks := d.budget.lacks()
 	if d.ports.isRecent() {
@@ -54,8 +54,8 @@ func (d *Dataplane) lacks() string {
 	return lacks
 }
 
-// noteSuccess records that b accepts connections or answers datagrams. It costs one comparison
-// while b has no failures.
+// noteSuccess records that b accepts connections or answers datagrams. If b has not failed, it only
+// needs one comparison.
 func (f *frontend) noteSuccess(b *backend) {
 	if !b.answered() {
 		return
@@ -70,7 +70,7 @@ func (f *frontend) noteSuccess(b *backend) {
 }
 
 // seldom logs a warning, but at most one in ten seconds, because an event may affect many
-// connections at the same time.
+// connections at once.
 func (d *Dataplane) seldom(what string, args ...any) {
 	now, last := d.now(), d.warned.Load()
 	if last != 0 && now-last < int64(10*time.Second) || !d.warned.CompareAndSwap(last, now) {
@@ -79,7 +79,7 @@ func (d *Dataplane) seldom(what string, args ...any) {
 	d.aside.do(func() { d.log.Warn(what, args...) })
 }
 
-// explainListen adds the likely cause and advice to the error of a failure to listen.
+// explainListen adds the likely cause and advice to an error from opening a listener.
 func explainListen(at balancer.Key, err error) error {
 	switch {
 	case sockerr.Is(err, syscall.EADDRINUSE):

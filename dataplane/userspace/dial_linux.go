@@ -13,17 +13,17 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// dial is the search for a backend that accepts a connection. Each backend is tried at most once.
+// dial is an attempt to find a backend that accepts a connection. It tries each backend at most
+// once.
 type dial struct {
 	backend  *backend
 	conf     *config
 	tried    []*backend
 	deadline int64          // the instant of the connect timeout
 	busy     bool           // the process has no free descriptors
-	to       netip.AddrPort // the backend's address, with the port of a range that matches the client's
+	to       netip.AddrPort // the backend's address and port; in a port range, the port that matches the client's
 }
 
-// adopt adds a connection to the loop.
 func (l *loop) adopt(c *conn) {
 	defer l.contain(c)
 	c.timer.owner = c
@@ -46,7 +46,7 @@ func (c *conn) interruptLocked() {
 func (c *conn) retimeLocked() { c.interruptLocked() }
 
 // proceed continues a connection whose next step needs the frontend's lock. If another goroutine
-// holds the lock, the connection continues at a later turn.
+// holds the lock, the connection continues at a later turn of the loop.
 func (l *loop) proceed(c *conn) {
 	defer l.contain(c)
 	if !c.f.mu.TryLock() {
@@ -54,7 +54,7 @@ func (l *loop) proceed(c *conn) {
 		return
 	}
 	switch {
-	case c.loop != l: // another loop has the connection now
+	case c.loop != l: // the connection has moved to another loop
 		c.interruptLocked()
 		c.f.mu.Unlock()
 	case c.phase == gone:
@@ -81,13 +81,12 @@ func (l *loop) proceed(c *conn) {
 }
 
 // keeps reports whether the connection may still use the backend to which it is connecting. The
-// caller has locked the frontend, and keeps unlocks it.
+// caller has locked the frontend, which keeps unlocks.
 func (l *loop) keeps(c *conn) bool {
 	defer c.f.mu.Unlock()
 	return c.f.conf.Load().keeps(c.dial.backend, time.Now())
 }
 
-// choose chooses a backend and dials it. The caller has locked the frontend.
 func (l *loop) choose(c *conn) {
 	b, conf, err := l.chosen(c)
 	if err != nil {
@@ -114,7 +113,8 @@ func (l *loop) chosen(c *conn) (*backend, *config, error) {
 }
 
 // connect starts a connection to the chosen backend. If the process has no free descriptors, the
-// connection waits: the backend is not at fault, and to the client it looks like a slow backend.
+// connection waits, because the backend is not at fault. To the client, this looks like a slow
+// backend.
 func (l *loop) connect(c *conn) {
 	d := &c.dial
 	to := d.backend.to
@@ -130,7 +130,7 @@ func (l *loop) connect(c *conn) {
 	case d.busy && l.d.now() < d.deadline:
 		l.wheel.set(&c.timer, tick)
 	case errno == 0:
-		c.sides[serverSide].eager = false // no write waits for room yet
+		c.sides[serverSide].eager = false // no write waits for room in the socket yet
 		l.dialed(c, unix.EPOLLOUT)
 	case errno == unix.EINPROGRESS:
 		l.wheel.set(&c.timer, d.conf.ConnectTimeout)
@@ -140,7 +140,6 @@ func (l *loop) connect(c *conn) {
 	}
 }
 
-// dialed handles the outcome of a dial.
 func (l *loop) dialed(c *conn, events uint32) {
 	s := &c.sides[serverSide]
 	if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
@@ -149,7 +148,7 @@ func (l *loop) dialed(c *conn, events uint32) {
 			err = syscall.Errno(errno)
 		}
 		if errno == 0 {
-			err = unix.ECONNRESET // the cause was reported before
+			err = unix.ECONNRESET // an earlier call has already returned the cause
 		}
 		l.failed(c, dialError(c.dial.to, err))
 		return
@@ -166,7 +165,7 @@ func (l *loop) dialed(c *conn, events uint32) {
 	l.proceed(c)
 }
 
-// introduce sends the PROXY header. It returns an error if the socket is connected to itself, which
+// introduce sends the PROXY header. It returns an error if the socket is connected to itself. This
 // happens if nothing listens on the backend's port and the kernel chose that port as the local
 // port.
 func (l *loop) introduce(c *conn) error {
@@ -208,7 +207,7 @@ func (l *loop) settled(c *conn) bool {
 	return c.settleLocked(c.dial.backend)
 }
 
-// relay moves the available data, and then waits for events of both sides.
+// relay moves the available data, and then waits for events on both sides.
 func (l *loop) relay(c *conn) {
 	c.idle = idleness{seenAt: l.d.now()}
 	l.setTimer(c)
@@ -222,8 +221,8 @@ func (l *loop) relay(c *conn) {
 	}
 }
 
-// failed continues with another backend after a dial failed with err. If err is nil, the backend is
-// not at fault.
+// failed continues with another backend after a failed dial. If err is nil, the backend is not at
+// fault.
 func (l *loop) failed(c *conn, err error) {
 	b := c.dial.backend
 	if c.f.refusesPort(err) {
@@ -242,8 +241,9 @@ func (l *loop) failed(c *conn, err error) {
 	l.busy, l.hurry = append(l.busy, c), true
 }
 
-// noteUnanswered counts an attempt to connect from the client's address that a backend did not
-// answer. It does not count against the backend, whose reply may have bypassed this node.
+// noteUnanswered counts a dial with the client's address as its source that the backend did not
+// answer. It does not count as a failure of the backend, because the reply may have bypassed this
+// node.
 func (c *conn) noteUnanswered(b *backend) {
 	c.f.conf.Load().counter.failures.Add(1)
 	c.f.d.seldom(`an endpoint did not answer a connection from its client's address (source = "client"): unless the endpoint is down, `+
@@ -257,21 +257,21 @@ func (l *loop) abandon(c *conn) {
 	}
 	l.wheel.stop(&c.timer)
 	s := &c.sides[serverSide]
-	if s.watched { // a child process that is being started may have a copy of the socket, whose events would look like the next dial's
+	if s.watched { // a child process that is starting may have a copy of the socket, whose events would look like the next dial's events
 		l.poller.remove(s.fd)
 	}
 	l.closeSide(s, false)
 	c.dial.backend.release()
 }
 
-// leave removes a connection whose sockets are closed from its frontend, which it unlocks. The
-// caller has locked the frontend.
+// leave removes a connection from its frontend after its sockets were closed. The caller has locked
+// the frontend, which leave unlocks.
 func (l *loop) leave(c *conn) {
-	defer l.finish(c) // even if left panics
+	defer l.finish(c) // even if l.left panics
 	l.left(c)
 }
 
-// finish marks a connection as gone, and returns its descriptors to the budget.
+// finish marks a connection as ended, and returns its descriptors to the budget.
 func (l *loop) finish(c *conn) {
 	c.phase = gone
 	c.f.descriptors.Add(-2)

@@ -17,7 +17,7 @@ func TestDialTimeoutIsReported(t *testing.T) {
 	f.ConnectTimeout = 100 * time.Millisecond
 	d.apply(f)
 	awaitReport(t, reports, hole, os.ErrDeadlineExceeded, func() {
-		_, _ = askOnce(f.AddrPort(), "") // this fails because the backend does not answer before the timeout
+		_, _ = askOnce(f.AddrPort(), "") // fails because the backend does not answer before the timeout
 	})
 }
 
@@ -29,7 +29,7 @@ func TestRedirectedDialsAreReported(t *testing.T) {
 	reports := collectReports(d)
 	all := w.frontendsAt(t, 80)
 	d.apply(all...)
-	for _, f := range all[:3:3] { // the fourth frontend is omitted, because its backend has the same address as the third frontend's
+	for _, f := range all[:3:3] { // omits the fourth frontend, because its backend has the same address as the third frontend's
 		at := f.Backends[0].Addr
 		awaitReport(t, reports, at, syscall.ECONNREFUSED, func() { _ = tryFor(t, w.remote, f.Key, silence) })
 	}

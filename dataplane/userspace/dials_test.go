@@ -15,7 +15,6 @@ import (
 	"vipd/test/wait"
 )
 
-// dials holds the reported results of dials, by backend.
 type dials struct {
 	mu       sync.Mutex
 	outcomes map[netip.AddrPort][]error
@@ -25,7 +24,7 @@ func (d *dials) report(t balancer.Target, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if t.Service != "web" {
-		err = fmt.Errorf("report about the service %q, want only reports about the test's service", t.Service)
+		err = fmt.Errorf("report about the service %q, want reports only about the test's service", t.Service)
 	}
 	at := netip.AddrPortFrom(t.Addr, t.Port)
 	d.outcomes[at] = append(d.outcomes[at], err)
@@ -37,16 +36,16 @@ func (d *dials) of(at netip.AddrPort) []error {
 	return d.outcomes[at]
 }
 
-// collectReports makes a dataplane report the results of its dials, and returns the collection of
-// these reports.
+// collectReports makes a dataplane report the results of its dials, and returns the collected
+// reports.
 func collectReports(d *rig) *dials {
 	reports := &dials{outcomes: map[netip.AddrPort][]error{}}
 	d.ReportDials(reports.report)
 	return reports
 }
 
-// awaitReport calls ask repeatedly until the last report about a backend is the error want or, if
-// want is nil, a success.
+// awaitReport calls ask repeatedly until the last report about the backend at is the error want. A
+// nil want means a success.
 func awaitReport(t *testing.T, reports *dials, at netip.AddrPort, want error, ask func()) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("a report of %v about %s", want, at), func() error {
@@ -85,12 +84,12 @@ func TestDialsAreReported(t *testing.T) {
 		t.Errorf("reports while all dials succeed = %v, want none", all[n:])
 	}
 	if all := reports.of(good.addr); len(all) > 0 {
-		t.Errorf("reports about the good backend = %v, want none", all)
+		t.Errorf("reports about the backend that never failed = %v, want none", all)
 	}
 }
 
-// TestMissedEndsAreCounted sends more ends of connections than a slow follower can receive. The
-// follower must receive the number of ends that it has missed.
+// TestMissedEndsAreCounted closes more connections than a slow follower can receive events for. The
+// follower must learn the number of end events that it has missed.
 func TestMissedEndsAreCounted(t *testing.T) {
 	const begins, ends = 100, 3 * followerBuffer
 	d := start(t, Options{})
@@ -117,14 +116,14 @@ func TestMissedEndsAreCounted(t *testing.T) {
 	for range ends {
 		d.followers.publish(connEvent{})
 	}
-	for range begins { // the follower also misses these news, but they are not ends
+	for range begins { // the follower also misses start events, which do not count as ends
 		d.followers.publish(connEvent{began: true})
 	}
 	cancel()
 	close(proceed)
 	following.Wait()
 	if received == 0 || lost == 0 || uint64(received)+lost != ends {
-		t.Errorf("sent ends = %d, received ends = %d, lost ends = %d; want a sum of received and lost ends that equals the sent ends, and both above 0", ends, received, lost)
+		t.Errorf("end events: sent = %d, received = %d, lost = %d; want received plus lost = sent, and neither 0", ends, received, lost)
 	}
 }
 
@@ -149,7 +148,7 @@ func TestEjectedIsTheLastResort(t *testing.T) {
 		t.Helper()
 		for range 20 {
 			if name, err := askOnce(f.AddrPort(), ""); err != nil || name != want {
-				t.Fatalf("answer = %q, %v; want %s", name, err, want)
+				t.Fatalf("server = %q, %v; want %s", name, err, want)
 			}
 		}
 	}
@@ -160,8 +159,8 @@ func TestEjectedIsTheLastResort(t *testing.T) {
 	wantAll("ejected")
 }
 
-// TestSilentUDPBackendsComeBack uses a backend that never answers, for example a log server. When
-// it no longer refuses datagrams, this must be reported as a success.
+// TestSilentUDPBackendsComeBack uses a backend that never answers, such as a log server. When it
+// stops refusing datagrams, a success must be reported.
 func TestSilentUDPBackendsComeBack(t *testing.T) {
 	silent, stop := startUDPServer(t, "127.0.0.1:0", "silent")
 	stop()
@@ -175,7 +174,7 @@ func TestSilentUDPBackendsComeBack(t *testing.T) {
 		_ = c.Close()
 	}
 	awaitReport(t, reports, silent, syscall.ECONNREFUSED, ask)
-	back, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(silent)) // it receives datagrams, but never answers
+	back, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(silent)) // receives datagrams, but never answers
 	if err != nil {
 		t.Fatal(err)
 	}
