@@ -17,7 +17,8 @@
 // neither the frontend's socket nor its connections, except for connections to removed backends. A
 // backend that does not answer delays only its own clients. After a failure it rests (see [Rest]),
 // so there are few such clients. ReportDials reports the results of dials. The daemon ejects a
-// backend that continues to fail, and then it is tried only after all others have failed.
+// backend that continues to fail. An ejected backend is tried only after all other backends have
+// failed.
 //
 // What a client sees:
 //   - no active backend: the port is closed (a reset, or ICMP port unreachable), or silent with "drop". Established
@@ -30,87 +31,88 @@
 //   - no PROXY header of a trusted network, although the frontend reads them: a reset.
 //   - a backend's reset: a reset. Half-closed connections stay half-closed.
 //
-// The number of descriptors is limited: a connection needs two and a flow one. A connection that
-// could not be served is not accepted and waits in the kernel's queue. The connections of a
+// The number of file descriptors is limited: a connection needs two, and a flow needs one. If none
+// is free, connections are not accepted and wait in the kernel's queue. The connections of a
 // frontend may use at most four times as many descriptors as are free, so the clients of one
 // frontend can't use up all of them. With redirects, frontends share a queue, so clients beyond
-// this limit are reset. UDP has no queue: the oldest flow of the frontend with the most flows ends
-// to make room, and connections leave a few descriptors free for flows. A flow also needs a local
-// port, and flows leave half of the ports to other programs of the host. If the system has no
-// descriptors, accepting and dialing wait, and a client that was just accepted is reset after its
-// connect timeout.
+// this limit are reset. UDP has no queue: vipd ends the oldest flow of the frontend with the most
+// flows to make room, and connections leave a few descriptors free for flows. A flow also needs a
+// local port. Flows leave half of the local ports to other programs on the host. If the system has
+// no descriptors, accepting and dialing wait, and a client that was just accepted is reset after
+// its connect timeout.
 //
 // A backend may also be a frontend of this dataplane. If it leads back to the client's frontend,
-// directly or through others, it gets no connections, because they would loop until all resources
-// are used.
+// directly or through other frontends, it gets no connections, because they would loop until all
+// resources are used.
 //
-// Bytes are counted as they pass. Timeouts and the ends of drains are accurate to a tenth of a
-// second, idle timeouts to a tenth of their duration.
+// Bytes are counted as they are relayed. Timeouts and drain deadlines are accurate to a tenth of a
+// second, and idle timeouts to a tenth of their duration.
 //
 // # Loops
 //
-// On Linux, TCP has a loop for each processor: a thread that waits in epoll (edge-triggered) for
-// events of its connections' sockets. Only this thread uses the sockets. Other systems have two
-// goroutines for each connection. The first loop accepts all connections, and serves them while it
-// has time. If it was busy for 85 % of the last 100 ms, loops with time get the new connections,
-// and half of the busy ones. One loop needs less processor time than two.
+// On Linux, TCP connections are served by loops, one for each processor. A loop is a thread that
+// waits in edge-triggered epoll for events on its connections' sockets. Only this thread uses the
+// sockets. Other systems have two goroutines for each connection. The first loop accepts all
+// connections, and serves them while its load is low. If it was busy for 85 % of the last 100 ms,
+// less loaded loops get the new connections and half of the busy connections. One loop needs less
+// processor time than two.
 //
 // A loop never blocks. It only tries to lock a frontend, and returns to the connection at its next
-// turn if another goroutine holds the lock. Logs, hooks and the reading of the node's addresses run
-// in other goroutines (aside). Other locks are held only for the access to a map. Other goroutines
-// send letters to a loop, for example to cut a connection. A panic ends only its connection, and
-// the janitor reports a loop that is stuck for a second.
+// turn if another goroutine holds the lock. Other goroutines (see aside) write logs, call hooks and
+// read the node's addresses. All other locks are held only while a map is accessed. Other
+// goroutines send letters (requests) to a loop, for example to cut a connection. A panic ends only
+// its own connection, and the janitor reports a loop that is stuck for a second.
 //
-// Messages are read and written through one buffer of the loop. If a read fills the buffer, the
-// data that follows moves with splice through a pipe. A connection has a pipe only while the pipe
-// holds bytes. The number of pipes is limited by the budget of descriptors and by the host's
-// memory. Without a pipe, the loop copies the data.
+// Messages are read and written through the loop's buffer. If a read fills the buffer, splice moves
+// the data that follows through a pipe. A connection has a pipe only while the pipe holds bytes.
+// The descriptor budget and the host's memory limit the number of pipes. Without a pipe, the loop
+// copies the data.
 //
 // # Redirect
 //
-// A table of nf_tables in each family, vipd-redirect, has a map from frontends to ports
+// The nf_tables table vipd-redirect, one for each family, has a map from frontends to ports
 // (vipd/dataplane/guard, Redirects). TCP frontends share a port, and direct connections to it are
-// reset. Frontends without active backends are redirected to ports that are held and closed, or
-// silent. Without such a redirect, a program of the host that listens on the frontend's port would
-// get the clients. A UDP frontend has its own port, and also serves clients that send to it
-// directly. When the redirect of a UDP frontend is added or removed, conntrack forgets its flows.
+// reset. Frontends without active backends are redirected to closed or silent ports, which vipd
+// holds. Otherwise a program on the host that listens on the frontend's port would get the clients.
+// A UDP frontend has its own port, and also serves clients that send to it directly. When a UDP
+// frontend's redirect is added or removed, vipd deletes the frontend's flows from conntrack.
 // Otherwise clients that continue to send would reach a closed port. Flows to a socket that stays
-// open for them are kept. A new redirect of TCP deletes older conntrack entries of connections that
-// are not established yet, so the client's next SYN is redirected.
+// open for them are not deleted. A new TCP redirect deletes older conntrack entries of connections
+// that are not established yet, so the client's next SYN is redirected.
 //
 // # Ranges of ports
 //
-// A frontend with a range of ports has a redirect in a second table, vipd-redirect-ranges, whose
-// map has ranges of ports. Its rules run after the first table's, so single ports win. The map
-// divides the ports among overlapping ranges. TCP clients arrive at the shared port, with their
-// original destination. For UDP, vipd asks conntrack for the destination of each new flow. The
-// address of a backend has the first port of the backend's range.
+// A frontend with a port range has a redirect in a second table, vipd-redirect-ranges, whose map
+// contains port ranges. Its rules run after the first table's rules, so single ports win. The map
+// divides the ports among overlapping ranges. TCP clients arrive at the shared port, and their
+// sockets know the original destination. For UDP, vipd asks conntrack for the destination of each
+// new flow. A backend's address contains the first port of its range.
 //
-// With the bind interception, each port has its own socket, up to 1,024 of them. If a backend
-// refuses a port of a range, the client is refused. The backend does not rest and the refusal is
+// With the bind interception, each port has its own socket, up to 1,024 sockets. If a backend
+// refuses one port of a range, the client is refused. The backend does not rest and the refusal is
 // not reported, because other ports of the backend may be in use.
 //
 // Connections of another mode that conntrack still forwards are counted, and are cut when their
-// endpoints are removed (dnat.Carried).
+// endpoint is removed (dnat.Carried).
 //
 // # Clients' addresses
 //
 // With source = "client", the socket to a backend has the client's address (IP_TRANSPARENT), and a
 // port that the kernel chooses. Package replies delivers the backend's replies to the socket. Its
-// objects exist while a frontend or a socket needs them, also in the next process after a handover.
-// If the reply could not arrive here, the socket has this node's address (sourceFor). An attempt
-// without an answer does not count against the backend, because its reply may have bypassed this
-// node.
+// kernel objects exist while a frontend or a socket needs them, and remain after a handover if the
+// next process needs them. If replies would not reach this node, the socket has this node's address
+// (sourceFor). A dial without an answer does not count as a failure of the backend, because the
+// reply may have bypassed this node.
 //
 // # Handing over
 //
 // HandOver sends everything to the next process, over a queue of package handover: listeners, UDP
-// sockets and flows, and each connection as its two sockets, with the bytes that were read but not
-// written (from memory, or in a pipe, which is sent as it is). First the loops stop between two
-// events, and deadlines in the past stop UDP reads, so no bytes are lost or read twice. Redirects
-// stay, because the next process has their sockets. There, Inherit keeps the items until Apply
-// defines their frontends. The first Intact call, after everything wanted was applied, closes the
-// rest.
+// sockets and flows, and connections. A connection is sent as its two sockets, with the bytes that
+// were read but not written. These bytes are in memory or in a pipe, which is sent unchanged. First
+// the loops stop between two events, and deadlines in the past stop UDP reads, so no bytes are lost
+// or read twice. Redirects remain, because the next process has their sockets. In that process,
+// Inherit stores the items until Apply defines their frontends. After everything wanted was
+// applied, the first call to Intact closes the unused items.
 //
 // The package does not hold addresses, does not modify other programs' packets, and does not serve
 // SCTP. The bind interception works without privilege if any user may bind the ports and addresses:

@@ -41,7 +41,6 @@ func (d *Dataplane) Explain(_ context.Context, g *balancer.Frontend, client neti
 	return e, nil
 }
 
-// choiceOf returns a text that describes how a scheduler chooses.
 func choiceOf(s balancer.Scheduler) string {
 	switch s {
 	case balancer.RoundRobin:
@@ -58,8 +57,8 @@ func choiceOf(s balancer.Scheduler) string {
 	return "in turn, by weight"
 }
 
-// sockets describes the socket at which connections to f arrive, and counts the connections and
-// flows of f.
+// sockets describes the socket at which connections to f arrive, with the number of f's connections
+// and flows.
 func (f *frontend) sockets() (all []dataplane.Object) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"vipd/balancer"
 )
 
-// fit restricts a socket at the VIP to the clients that its frontend allows. For TCP it also sets
-// the segment size that the socket announces.
+// fit restricts a socket at the VIP to the clients that the configuration allows. For TCP it also
+// sets the segment size that the socket announces.
 func fit(fd uintptr, c *config) error {
 	if c.Key.Proto == balancer.TCP {
 		if err := announce(fd, c.MSS); err != nil {
@@ -19,7 +19,6 @@ func fit(fd uintptr, c *config) error {
 	return filter(fd, c)
 }
 
-// refit calls fit for an open socket.
 func refit(s syscall.Conn, c *config) error {
 	raw, err := s.SyscallConn()
 	if err != nil {
@@ -31,7 +30,6 @@ func refit(s syscall.Conn, c *config) error {
 	return nil
 }
 
-// control calls do with the descriptor of a socket, and returns its error.
 func control(raw syscall.RawConn, do func(fd uintptr) error) error {
 	var failed error
 	return errors.Join(raw.Control(func(fd uintptr) { failed = do(fd) }), failed)

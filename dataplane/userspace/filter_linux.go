@@ -14,18 +14,18 @@ import (
 // dropsClients reports whether a socket filter can silently drop clients' packets.
 const dropsClients = true
 
-// Classic BPF loads data at these offsets. They refer to the network header or to the packet's
+// Classic BPF loads data at these offsets. They are relative to the network header or the packet's
 // metadata.
 const (
 	networkHeader = ^uint32(0x100000) + 1   // SKF_NET_OFF
 	interfaceAt   = ^uint32(0x1000) + 1 + 8 // SKF_AD_OFF + SKF_AD_IFINDEX
 	loopback      = 1                       // the index of lo, in every network namespace
-	// maxInstructions is the kernel's limit for a classic filter.
+	// maxInstructions is the maximum length of a classic filter in the kernel.
 	maxInstructions = 4096
 )
 
-// filter restricts the socket to clients that its frontend allows. Established connections keep the
-// filter with which they were accepted.
+// filter restricts the socket to clients that c allows. Established connections retain the filter
+// with which they were accepted.
 func filter(fd uintptr, c *config) error {
 	program := filterProgram(c)
 	if program == nil {
@@ -45,7 +45,6 @@ func filter(fd uintptr, c *config) error {
 	return err
 }
 
-// attach restricts the socket to packets that the program accepts.
 func attach(fd uintptr, program []bpf.Instruction) error {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
@@ -58,7 +57,6 @@ func attach(fd uintptr, program []bpf.Instruction) error {
 	return unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]})
 }
 
-// detach removes the socket's filter.
 func detach(fd uintptr) error {
 	err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
 	if errors.Is(err, unix.ENOENT) { // there was no filter
@@ -68,7 +66,7 @@ func detach(fd uintptr) error {
 }
 
 // canFilter reports whether this process may filter TCP sockets. Newer kernels (such as 6.18)
-// require privileges for TCP, but not for UDP.
+// require privileges to filter TCP sockets, but not UDP sockets.
 func canFilter() bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -78,7 +76,7 @@ func canFilter() bool {
 	return attach(uintptr(fd), []bpf.Instruction{bpf.RetConstant{Val: 0}}) == nil
 }
 
-// filterProgram returns the filter for c. It returns nil if every packet may pass.
+// filterProgram returns the filter for c, or nil if every packet may pass.
 func filterProgram(c *config) []bpf.Instruction {
 	var keep, drop bpf.Instruction = bpf.RetConstant{Val: 1 << 31}, bpf.RetConstant{Val: 0}
 	if !c.serves && c.NoEndpoints == balancer.DropClients && c.Proto == balancer.TCP {
@@ -104,8 +102,8 @@ func filterProgram(c *config) []bpf.Instruction {
 	return append(program, drop)
 }
 
-// matchSource returns code that executes then for packets with a source in p, and continues after
-// itself for others. It compares the address word by word.
+// matchSource returns instructions that execute the instruction then if a packet's source is in p,
+// and otherwise continue after the last one. They compare the address word by word.
 func matchSource(p netip.Prefix, then bpf.Instruction) []bpf.Instruction {
 	addr, at := p.Masked().Addr().AsSlice(), networkHeader+12
 	if p.Addr().Is6() {

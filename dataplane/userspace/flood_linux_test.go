@@ -51,16 +51,16 @@ func TestFlowsOfBusyBackendsEnd(t *testing.T) {
 		select {
 		case err := <-ended:
 			if !errors.Is(err, want) {
-				t.Errorf("error when the flow ended = %v, want %v", err, want)
+				t.Errorf("flow ended with error = %v, want %v", err, want)
 			}
 		case <-time.After(wait.Bound(time.Second)):
-			t.Errorf("the flow has not ended, want it to end with the error %v", want)
+			t.Errorf("the flow has not ended, want error %v", want)
 		}
 	}
 }
 
-// slowClient creates a client whose link is very slow, and a backend that sends answers to this
-// client continuously.
+// slowClient creates a client whose link is very slow, and a backend that continuously sends
+// answers to it.
 func slowClient(t *testing.T) (d *rig, f *balancer.Frontend, backend *net.UDPConn, sent *atomic.Int64) {
 	lab.Need(t, "tc")
 	w := newTwoHosts(t)
@@ -82,7 +82,7 @@ func slowClient(t *testing.T) (d *rig, f *balancer.Frontend, backend *net.UDPCon
 	return d, f, b, flood(t, b, flowFrom(t, b, c))
 }
 
-// flowFrom starts a flow of a client. It returns the address from which the backend receives the
+// flowFrom starts a client's flow. It returns the address from which the backend receives the
 // flow's datagrams.
 func flowFrom(t *testing.T, backend *net.UDPConn, client net.Conn) netip.AddrPort {
 	t.Helper()
@@ -94,8 +94,8 @@ func flowFrom(t *testing.T, backend *net.UDPConn, client net.Conn) netip.AddrPor
 	return from
 }
 
-// TestNothingWaitsForSlowClients removes the frontend of a client while answers to this client wait
-// in a small send buffer. The removal must not block.
+// TestNothingWaitsForSlowClients removes a client's frontend while answers to the client wait in a
+// small send buffer. The removal must not block.
 func TestNothingWaitsForSlowClients(t *testing.T) {
 	d, f, _, sent := slowClient(t)
 	if err := d.frontends[f.Key].ports[0].packets.SetWriteBuffer(100 << 10); err != nil {
@@ -109,13 +109,12 @@ func TestNothingWaitsForSlowClients(t *testing.T) {
 	select {
 	case <-removed:
 	case <-time.After(wait.Bound(time.Second)):
-		t.Fatal("the removal of the frontend has not ended, want it to end without waiting")
+		t.Fatal("the removal of the frontend blocks")
 	}
 }
 
 // TestSlowClientsTakeNoAnswersOfOthers serves a slow client and a fast client of the same frontend.
-// The fast client must receive its answers, although the slow client's answers wait until its link
-// is free.
+// The fast client must receive its answers even while the slow client's answers wait for its link.
 func TestSlowClientsTakeNoAnswersOfOthers(t *testing.T) {
 	d, f, b, _ := slowClient(t)
 	wait.For(t, time.Second, "the first answers", func() bool { return d.Counters()[0].Out > 64<<10 })
@@ -125,15 +124,15 @@ func TestSlowClientsTakeNoAnswersOfOthers(t *testing.T) {
 	for n := range 100 {
 		_, _ = b.WriteToUDPAddrPort([]byte("y"), at)
 		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
-		if _, err := c.Read(make([]byte, 10)); err != nil { // on a busy machine, the flood of answers may fill the kernel's own queue
+		if _, err := c.Read(make([]byte, 10)); err != nil { // on a busy machine, the flood of answers may fill the kernel's queue
 			if lost++; lost > 10 {
-				t.Fatalf("error when answer %d was read, after %d lost answers, = %v, want nil", n, lost, err)
+				t.Fatalf("answer %d, after %d lost answers: error = %v, want nil", n, lost, err)
 			}
 		}
 	}
 }
 
-// flood sends datagrams until the end of the test. The result counts the datagrams.
+// flood sends datagrams until the test ends, and counts them.
 func flood(t *testing.T, b *net.UDPConn, to netip.AddrPort) *atomic.Int64 {
 	var stop atomic.Bool
 	var wg sync.WaitGroup
@@ -148,8 +147,8 @@ func flood(t *testing.T, b *net.UDPConn, to netip.AddrPort) *atomic.Int64 {
 	return sent
 }
 
-// TestNoClientWaitsForSlowBackends uses two backends, one of which has a very slow link. Clients of
-// the other backend must be served without delay.
+// TestNoClientWaitsForSlowBackends uses two backends, one of which has a very slow link. The other
+// backend's clients must be served without delay.
 func TestNoClientWaitsForSlowBackends(t *testing.T) {
 	lab.Need(t, "tc")
 	w := newTwoHosts(t)

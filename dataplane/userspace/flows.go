@@ -11,21 +11,20 @@ import (
 	"vipd/dataplane"
 )
 
-// flow is the UDP traffic of a client at a frontend, with its own socket to its backend.
+// flow is the UDP traffic between a client and a frontend. It has its own socket to a backend.
 type flow struct {
 	client netip.AddrPort
 	back   way
 	// port is the port to which the client sends.
 	port    uint16
 	socket  *net.UDPConn
-	send    func([]byte) error // to the backend; only the read loop of the frontend's socket uses it
-	header  []byte             // the PROXY header before datagrams until the first reply
+	send    func([]byte) error // sends to the backend; only the read loop of the frontend's socket uses it
+	header  []byte             // the PROXY header for datagrams before the first reply
 	since   time.Time
 	counter *counter
 	in, out atomic.Uint64
 	// foreign reports whether the socket has the client's address.
-	foreign bool
-	// answered reports whether the backend has replied.
+	foreign  bool
 	answered atomic.Bool
 	// last is the instant of the last datagram in either direction.
 	last atomic.Int64
@@ -33,15 +32,15 @@ type flow struct {
 	// The frontend's mu guards the fields below.
 	prev, next *flow
 	backend    *backend
-	placed     int64 // the value of last when the flow got its current place in the ring
+	placed     int64 // the value of last when the flow got its current position in the ring
 	ended      bool
 	admission  admission
 }
 
-// idle reports whether x no longer counts as active.
+// idle reports whether x counts as idle and no longer as active.
 func (x *flow) idle(now int64) bool { return time.Duration(now-x.last.Load()) >= dataplane.IdleAfter }
 
-// flowTable finds flows by client and by age. The ring holds them approximately in the order of
+// flowTable finds flows by client and by age. Its ring holds the flows in the approximate order of
 // their last datagrams.
 type flowTable struct {
 	by   map[flowKey]*flow
@@ -85,9 +84,9 @@ func (t *flowTable) remove(x *flow) {
 	t.unlink(x)
 }
 
-// oldest returns the flow that should make room, or nil if there are no flows. Flows do not move at
-// each datagram. Instead, oldest moves a flow with newer datagrams to the end of the ring, up to 64
-// times, and then returns the flow at the start.
+// oldest returns the flow that should make room, or nil if there are no flows. A flow's position
+// does not change with each datagram. Instead, oldest moves flows with newer datagrams from the
+// start of the ring to its end, up to 64 times, and then returns the first flow.
 func (t *flowTable) oldest() *flow {
 	if len(t.by) == 0 {
 		return nil
@@ -110,7 +109,7 @@ func (t *flowTable) oldest() *flow {
 type flowBudget struct {
 	limit int
 
-	mu      sync.Mutex // guards the fields below and every flowShare; no lock is acquired under it
+	mu      sync.Mutex // guards the fields below and every flowShare; no other lock is acquired while it is held
 	used    int
 	holders []*frontend
 }
@@ -118,12 +117,12 @@ type flowBudget struct {
 // flowShare holds the number of a frontend's flows.
 type flowShare struct {
 	used int
-	at   int // index among the holders, while used is not 0
+	at   int // index in holders while used is not 0
 }
 
 // newFlowBudget returns a budget of at most half of the descriptors, and half of the system's local
-// ports, because each flow needs one. A limit of 0 means the default. If ports is 0, their number
-// is unknown.
+// ports, because each flow needs one. A limit of 0 means the default. If ports is 0, the number of
+// local ports is unknown.
 func newFlowBudget(limit int, descriptors int64, ports int) *flowBudget {
 	if limit <= 0 {
 		limit = 1 << 16
@@ -134,8 +133,8 @@ func newFlowBudget(limit int, descriptors int64, ports int) *flowBudget {
 	return &flowBudget{limit: max(1, min(limit, int(descriptors/2)))}
 }
 
-// take counts another flow of f. It returns false and counts nothing if that would exceed the
-// limit.
+// take counts another flow of f. If that would exceed the limit, it counts nothing and returns
+// false.
 func (b *flowBudget) take(f *frontend) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -188,20 +187,17 @@ func (b *flowBudget) Less(i, j int) bool {
 	return b.holders[i].flowShare.used > b.holders[j].flowShare.used
 }
 
-// Swap exchanges two holders.
 func (b *flowBudget) Swap(i, j int) {
 	b.holders[i], b.holders[j] = b.holders[j], b.holders[i]
 	b.holders[i].flowShare.at, b.holders[j].flowShare.at = i, j
 }
 
-// Push appends a holder.
 func (b *flowBudget) Push(x any) {
 	f := x.(*frontend)
 	f.flowShare.at = len(b.holders)
 	b.holders = append(b.holders, f)
 }
 
-// Pop removes and returns the last holder.
 func (b *flowBudget) Pop() any {
 	last := len(b.holders) - 1
 	f := b.holders[last]

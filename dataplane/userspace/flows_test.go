@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane"
 )
 
-// TestFlowsOfOneServiceDoNotStarveAnother uses up the budget for flows with the flows of one
-// service. Another service must nevertheless get its share of the flows.
+// TestFlowsOfOneServiceDoNotStarveAnother uses up the flow budget with one service's flows. Another
+// service must still get its share.
 func TestFlowsOfOneServiceDoNotStarveAnother(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{maxFlows: 10})
@@ -22,7 +22,7 @@ func TestFlowsOfOneServiceDoNotStarveAnother(t *testing.T) {
 		t.Helper()
 		for range n {
 			if _, err := askUDP(udpClient(t, f.AddrPort()), "x"); err != nil {
-				t.Fatalf("error of a client of %s = %v, want nil", f.Key, err)
+				t.Fatalf("client of %s: error = %v, want nil", f.Key, err)
 			}
 		}
 	}
@@ -39,7 +39,7 @@ func TestFlowsOfOneServiceDoNotStarveAnother(t *testing.T) {
 	if got, want := count(), "web 9, other 1"; got != want {
 		t.Errorf("flows after the first client of the other service = %s, want %s", got, want)
 	}
-	ask(f, 20) // the other service has fewer flows than its share, so it must keep them
+	ask(f, 20) // the other service uses less than its share, so it must keep its flows
 	if got, want := count(), "web 9, other 1"; got != want {
 		t.Errorf("flows after more clients of the first service = %s, want %s", got, want)
 	}
@@ -49,8 +49,8 @@ func TestFlowsOfOneServiceDoNotStarveAnother(t *testing.T) {
 	}
 }
 
-// TestFlowBudgetLaw takes and returns places for flows at random. The method yields must always
-// return the frontend that has the most flows.
+// TestFlowBudgetLaw adds and removes flows at random. yields must always return the frontend with
+// the most flows.
 func TestFlowBudgetLaw(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -62,7 +62,7 @@ func TestFlowBudgetLaw(t *testing.T) {
 	}
 	sum := 0
 	for step := range 20_000 {
-		f := all[min(r.IntN(len(all)), r.IntN(len(all)))] // this makes some frontends have more flows than others
+		f := all[min(r.IntN(len(all)), r.IntN(len(all)))] // gives some frontends more flows than others
 		switch {
 		case r.IntN(3) > 0:
 			if got, want := b.take(f), sum < 50; got != want {
@@ -85,12 +85,12 @@ func TestFlowBudgetLaw(t *testing.T) {
 			switch {
 			case sum == 0:
 				if got != nil {
-					t.Fatalf("seed %d, step %d: yields returns a frontend although no frontend has flows, want nil", seed, step)
+					t.Fatalf("seed %d, step %d: yields returns a frontend, want nil because there are no flows", seed, step)
 				}
 			case model[f] == most && got != f:
-				t.Fatalf("seed %d, step %d: yields returns another frontend although the given frontend has the most flows (%d), want the given frontend", seed, step, most)
+				t.Fatalf("seed %d, step %d: yields(f) returns another frontend, want f because it has the most flows (%d)", seed, step, most)
 			case model[got] != most:
-				t.Fatalf("seed %d, step %d: yields returns a frontend with %d flows, want one with %d flows", seed, step, model[got], most)
+				t.Fatalf("seed %d, step %d: yields returns a frontend with %d flows, want %d flows", seed, step, model[got], most)
 			}
 		}
 	}

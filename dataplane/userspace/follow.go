@@ -8,18 +8,18 @@ import (
 	"vipd/dataplane"
 )
 
-// followers holds the running calls of Follow. If there are none, a connection only checks count.
+// followers holds the active calls of Follow. If there are none, a connection only reads count.
 type followers struct {
 	count atomic.Int32
 	mu    sync.Mutex // guards all
 	all   map[*follower]bool
 }
 
-// follower is a running call of Follow.
+// follower is an active call of Follow.
 type follower struct {
 	news chan connEvent
-	// missed reports whether the channel overflowed since the last report. ends counts the lost
-	// events that were ends of connections.
+	// missed reports whether the channel overflowed since the last report. ends counts the end
+	// events that were lost.
 	missed atomic.Bool
 	ends   atomic.Uint64
 }
@@ -35,7 +35,8 @@ const followerBuffer = 4096
 
 func (s *followers) some() bool { return s.count.Load() > 0 }
 
-// publish sends n to all followers. It never blocks, so a follower whose channel is full misses n.
+// publish sends an event to all followers. It never blocks, so a follower whose channel is full
+// misses the event.
 func (s *followers) publish(n connEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,8 +69,8 @@ func (s *followers) remove(f *follower) {
 	s.count.Add(-1)
 }
 
-// Follow implements [dataplane.FollowsConnections]. A connection starts when an endpoint has
-// accepted it.
+// Follow implements [dataplane.FollowsConnections]. A connection starts when an endpoint accepts
+// it.
 func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error {
 	f := &follower{news: make(chan connEvent, followerBuffer)}
 	d.followers.add(f)
@@ -90,7 +91,7 @@ func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *datapla
 	}
 }
 
-// report calls lost if events were lost since its last call.
+// report calls lost if events were lost since the previous report.
 func (f *follower) report(lost func(ends uint64)) {
 	if f.missed.Swap(false) {
 		lost(f.ends.Swap(0))

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestFollowingOffCostsLittle measures how much time the support for Follow costs a connection if
-// there are no followers. It checks a counter twice for each connection. These checks must take
-// less than 2 % of a connection's time. The ratio is so small that a single run can show it.
+// TestFollowingOffCostsLittle measures the cost of Follow for a connection while there are no
+// followers: two checks of a counter. The checks must need less than 2 % of a connection's time.
+// The ratio is so small that a single measurement can show it.
 func TestFollowingOffCostsLittle(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	vip := netip.MustParseAddrPort("127.58.30.1:8080")
@@ -33,11 +33,11 @@ func TestFollowingOffCostsLittle(t *testing.T) {
 		fastest = min(fastest, time.Since(began))
 	}
 	if followed > 0 {
-		t.Errorf("checks that found a follower = %d, want none", followed)
+		t.Errorf("checks that found a follower = %d, want 0", followed)
 	}
 	two := 2 * float64(fastest) / looks
 	t.Logf("two looks take %.1f ns, a connection %s: %.4f %%", two, connection, 100*two/float64(connection))
 	if two > 0.02*float64(connection) {
-		t.Error("the checks take at least 2 % of a connection's time, want less")
+		t.Error("the checks need at least 2 % of a connection's time, want less")
 	}
 }

@@ -11,49 +11,47 @@ import (
 	"vipd/balancer/pick"
 )
 
-// frontend is the state of a key while it has a definition or connections.
+// frontend is the state of a frontend key while the key has a definition or connections.
 type frontend struct {
 	d   *Dataplane
 	key balancer.Key
-	// vip is the VIP with the first port.
+	// vip is the VIP and the first port.
 	vip  netip.AddrPort
 	conf atomic.Pointer[config] // only written while mu is held
-	// descriptors is the number of descriptors that its connections use.
+	// descriptors is the number of file descriptors that the frontend's connections use.
 	descriptors atomic.Int64
 
 	mu sync.Mutex // guards the fields below
-	// ports holds the sockets. The bind interception has a socket for each port, and redirects at
-	// most one.
+	// ports holds the sockets. A bound frontend has an entry for each port, and a redirected
+	// frontend at most one.
 	ports []*portSockets
-	// bound reports whether the sockets are at VIP:port, as in the bind interception.
+	// bound reports whether the sockets listen at VIP:port, as in the bind interception.
 	bound bool
 	// conns is the head of the ring of connections.
 	conns conn
 	count int
-	// flows are the UDP flows.
 	flows flowTable
-	// flowShare is the frontend's part of the flow budget, whose mu guards it.
+	// flowShare is the frontend's share of the flow budget, and guarded by the budget's mu.
 	flowShare flowShare
-	// memories are the affinity memories. There are none without affinity.
+	// memories are the affinity memories, if the frontend has affinity.
 	memories memories
-	// admitter counts connections for the limits. It is nil if there are no limits.
+	// admitter counts connections for the client limits. It is nil if there are no limits.
 	admitter *admitter
-	// removed reports whether the frontend's definition was removed. Its connections end at
+	// removed reports whether the frontend's definition was removed. Its connections are reset at
 	// drainUntil.
 	removed    bool
 	drainUntil time.Time
-	// ended reports whether the dataplane is closing, and no longer waits for connections.
+	// ended reports whether the dataplane is closing and no longer waits for connections.
 	ended bool
 	// handing reports whether reading is paused for a handover.
 	handing bool
-	// nextLost is the next time when a backend loses its connections. Zero means that there is
-	// none.
+	// nextLost is the next time when a backend loses its connections, or zero if there is none.
 	nextLost time.Time
 	// idleChecked is the instant of the last check for idle connections or flows.
 	idleChecked int64
 }
 
-// config is a generation of a frontend. It is immutable, except for counters.
+// config is an immutable version of a frontend's definition. Only its counters change.
 type config struct {
 	*balancer.Frontend
 	serves   bool
@@ -72,8 +70,6 @@ func newFrontend(d *Dataplane, key balancer.Key) *frontend {
 	return f
 }
 
-// configure makes g the definition of the frontend. It ends connections and flows whose backend was
-// removed.
 func (f *frontend) configure(g *balancer.Frontend, t *counter) {
 	next := &config{Frontend: g, serves: g.Serves(), counter: t, backends: make([]*backend, len(g.Backends))}
 	for i, b := range g.Backends {
@@ -104,7 +100,7 @@ func (f *frontend) configure(g *balancer.Frontend, t *counter) {
 	}
 }
 
-// forgetClients stops using the affinity memories and the counts for limits.
+// forgetClients makes the frontend stop using its affinity memories and its admitter.
 func (f *frontend) forgetClients() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -112,8 +108,8 @@ func (f *frontend) forgetClients() {
 	f.admitter = f.d.admitters.share(f, nil)
 }
 
-// adoptLocked moves the counts of connections and flows to the backends of a renamed service, so
-// connection limits and the scheduler still include them.
+// adoptLocked moves the counts of open connections and flows to the backends of a renamed service,
+// so connection limits and the scheduler still include them.
 func (f *frontend) adoptLocked(c *config) {
 	for x := f.conns.next; x != &f.conns; x = x.next {
 		if x.served {
@@ -123,7 +119,7 @@ func (f *frontend) adoptLocked(c *config) {
 	f.flows.each(func(x *flow) { x.backend = c.adopt(x.backend) })
 }
 
-// adopt moves the count of a connection from b to the backend of c with the same address, and
+// adopt moves a connection from b's count to the count of c's backend with the same address, and
 // returns that backend. If there is none, it returns b.
 func (c *config) adopt(b *backend) *backend {
 	i := c.index(b.addr)
@@ -135,18 +131,18 @@ func (c *config) adopt(b *backend) *backend {
 	return c.backends[i]
 }
 
-// timed reports whether the janitor must check the frontend, because its state may change as time
-// passes.
+// timed reports whether the janitor must check the frontend because its state may change over time.
 func (f *frontend) timed() bool {
 	c := f.conf.Load()
 	return f.removed || f.key.Proto == balancer.UDP ||
 		slices.ContainsFunc(c.Backends, func(b balancer.Backend) bool { return !b.Until.IsZero() })
 }
 
-// closed reports whether clients should find the port closed, because no backend is active.
+// closed reports whether the port should refuse clients because no backend is active.
 func (c *config) closed() bool { return !c.serves && c.NoEndpoints != balancer.DropClients }
 
-// find returns the definition of the backend, or nil if the frontend no longer has its address.
+// find returns the backend's definition, or nil if the frontend no longer has a backend with this
+// address.
 func (c *config) find(b *backend) *balancer.Backend {
 	if i := c.index(b.addr); i >= 0 {
 		return &c.Backends[i]
@@ -170,7 +166,7 @@ func (c *config) keeps(b *backend, now time.Time) bool {
 }
 
 // nextUntil returns the next instant at which a backend loses its connections, or zero if there is
-// none. The instant uses the monotonic clock, so setting the system's time does not end a drain.
+// none. The result has a monotonic clock reading, so setting the system clock does not end a drain.
 func (c *config) nextUntil(now time.Time) time.Time {
 	var next time.Time
 	for i := range c.Backends {
@@ -184,7 +180,8 @@ func (c *config) nextUntil(now time.Time) time.Time {
 	return next
 }
 
-// cutLostLocked ends the connections and flows whose backend was removed or has expired.
+// cutLostLocked ends the connections and flows whose backend was removed or has passed its
+// deadline.
 func (f *frontend) cutLostLocked(now time.Time) {
 	c := f.conf.Load()
 	f.nextLost = c.nextUntil(now)
@@ -216,8 +213,8 @@ func (f *frontend) end() int {
 	return f.count
 }
 
-// remove removes the definition. The frontend accepts nothing, flows end, and connections continue
-// until the end of the drain. It reports whether no connection is left.
+// remove removes the definition. The frontend then accepts no connections, its flows end, and its
+// connections continue until drainUntil. remove reports whether no connection is left.
 func (f *frontend) remove(now time.Time) bool {
 	f.shut()
 	f.mu.Lock()
@@ -229,19 +226,18 @@ func (f *frontend) remove(now time.Time) bool {
 	return f.count == 0
 }
 
-// allows reports whether a client may connect. Without source ranges, any client may. The node
+// allows reports whether a client may connect. Without source ranges, every client may. The node
 // itself always may, unless connections need PROXY headers.
 func (c *config) allows(d *Dataplane, client netip.Addr) bool {
 	return c.Allows(client) || c.isExempt(d, client)
 }
 
-// isOwn reports whether client is an address of the node itself.
 func (c *config) isOwn(d *Dataplane, client netip.Addr) bool {
 	return client.IsLoopback() || client == c.Addr || d.own.has(client)
 }
 
-// admits reports whether a client may connect. If this depends on the node's own addresses, which
-// have to be read again, sure is false.
+// admits reports whether a client may connect. If the answer depends on the node's own addresses
+// and these must be read again, sure is false.
 func (c *config) admits(d *Dataplane, client netip.Addr) (may, sure bool) {
 	allowed := c.Allows(client)
 	if c.AcceptProxyProtocol {

@@ -2,7 +2,7 @@ package userspace
 
 import "golang.org/x/sys/unix"
 
-// greet reads the PROXY header of a client, or waits for the rest of the header. The caller has
+// greet reads the client's PROXY header, or waits until the header is complete. The caller has
 // locked the frontend.
 func (l *loop) greet(c *conn) {
 	complete, err := l.readHeader(c)
@@ -21,7 +21,8 @@ func (l *loop) greet(c *conn) {
 }
 
 // readHeader reads the header if it is complete. An incomplete header stays in the socket, so
-// another process can take over the connection. readHeader unlocks the frontend.
+// another process can take over the connection. The caller has locked the frontend, which
+// readHeader unlocks.
 func (l *loop) readHeader(c *conn) (complete bool, err error) {
 	defer c.f.mu.Unlock()
 	if !c.f.joinLocked(c) {

@@ -30,37 +30,37 @@ const (
 	clientsKind  = "clients" // some of the clients with affinity
 )
 
-// handed describes an item. The buffered bytes of a connection follow the description: first the
-// bytes of In, then the bytes of Out.
+// handed describes an item. A connection's buffered bytes follow the description: first In's bytes,
+// then Out's bytes.
 type handed struct {
 	Kind string
-	// Key is the frontend's key, or the zero Key for a shared socket.
+	// Key is the frontend's key. It is the zero Key for a shared socket.
 	Key balancer.Key `json:",omitzero"`
-	// Redirected reports whether the socket is not at the frontend's address, and receives
-	// redirected traffic.
+	// Redirected reports whether the socket receives redirected traffic, and so is not bound to the
+	// frontend's address.
 	Redirected bool
 	// Port is the port to which the client of a connection or flow sends.
 	Port   uint16 `json:",omitempty"`
 	Client netip.AddrPort
-	// Introduced reports whether Client is final: its PROXY header was read, or none is expected.
+	// Introduced reports whether Client is final, because the PROXY header was read or none is
+	// expected.
 	Introduced bool `json:",omitempty"`
-	// Unanswered reports whether datagrams of a flow still need a PROXY header.
+	// Unanswered reports whether a flow's datagrams still need a PROXY header.
 	Unanswered bool `json:",omitempty"`
 	// Backend is the backend's address. It is invalid if the connection has no backend yet.
 	Backend netip.AddrPort
-	// Local is the source address of replies of a redirected flow.
+	// Local is the source address of a redirected flow's replies.
 	Local   netip.Addr
 	Since   time.Time
 	In, Out handedHalf
 	Clients []handedClient `json:",omitempty"`
-	// VIP, Service and Prefix are the parts of the affinity memory's identity that Key does not
-	// contain.
+	// VIP, Service and Prefix are the parts of the affinity memory's identity that are missing from
+	// Key.
 	VIP     netip.Addr    `json:",omitzero"`
 	Service balancer.Name `json:",omitempty"`
 	Prefix  int           `json:",omitempty"`
 }
 
-// memory returns the identity of the affinity memory of Clients.
 func (h *handed) memory() balancer.AffinityMemory {
 	id := balancer.AffinityMemory{Key: h.Key, Service: h.Service, Prefix: h.Prefix}
 	if h.VIP.IsValid() {
@@ -69,7 +69,6 @@ func (h *handed) memory() balancer.AffinityMemory {
 	return id
 }
 
-// handedClients returns the description of some clients of an affinity memory.
 func handedClients(id balancer.AffinityMemory, clients []handedClient) handed {
 	h := handed{Kind: clientsKind, Clients: clients, Service: id.Service, Prefix: id.Prefix}
 	if id.Port == 0 {
@@ -87,24 +86,24 @@ type handedClient struct {
 	Last    time.Time
 }
 
-// clientsAtOnce is the maximum number of clients in an item. It keeps an item well below the
+// clientsAtOnce is the maximum number of clients in an item. It keeps items well below their
 // maximum size.
 const clientsAtOnce = 1000
 
 // handedHalf is one direction of a connection or flow.
 type handedHalf struct {
 	Bytes uint64
-	// Ended reports whether the sender's end was forwarded to the receiver.
+	// Ended reports whether the sender's end of data was forwarded to the receiver.
 	Ended bool
-	// Pending is the number of bytes after the description. Piped is the number of bytes in a pipe,
-	// whose two ends are among the files.
+	// Pending is the number of bytes after the description. Piped is the number of bytes in a pipe.
+	// Both ends of the pipe are among the files.
 	Pending, Piped int
 }
 
 // successor represents the process that takes over the connections.
 type successor struct {
 	queue *handover.Queue
-	// failed reports whether the queue accepts no more items.
+	// failed is set when the queue no longer accepts items.
 	failed atomic.Bool
 }
 
@@ -122,8 +121,8 @@ func (h *successor) send(item handed, tail []byte, files ...int) error {
 	return err
 }
 
-// HandOver implements [dataplane.HandsOver]. All loops and goroutines stop reading first, so new
-// data waits in the kernel, and none is lost between the two processes. Connections that can't be
+// HandOver implements [dataplane.HandsOver]. First, all loops and goroutines stop reading, so new
+// data waits in the kernel and is not lost between the two processes. Connections that can't be
 // handed over drain as in Close.
 func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 	d.applying.Lock()
@@ -133,7 +132,7 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 	}
 	frontends, unwatched := d.list(), d.carried.Close()
 	d.heir = &successor{queue: to}
-	d.cancel() // also ends the janitor
+	d.cancel() // also stops the janitor
 	for _, f := range frontends {
 		f.stopReading()
 	}
@@ -166,7 +165,8 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 	return nil
 }
 
-// stopReading stops accepting connections and reading datagrams, and leaves the sockets open.
+// stopReading makes the frontend stop accepting connections and reading datagrams. The sockets stay
+// open.
 func (f *frontend) stopReading() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -210,8 +210,8 @@ func (d *Dataplane) handOverSockets(frontends []*frontend) error {
 	return failed
 }
 
-// handOver sends the open socket. The item of a bound socket has the key of its port, so a later
-// frontend of only this port may also adopt it.
+// handOver sends the open socket. A bound socket's item has a key with the socket's port, so a
+// later frontend with only this port can adopt it.
 func (p *portSockets) handOver() error {
 	switch {
 	case p.listener != nil:
@@ -224,8 +224,8 @@ func (p *portSockets) handOver() error {
 	return p.f.d.heir.send(handed{Kind: packetsKind, Key: p.f.key, Redirected: true}, nil, descriptor(p.packets))
 }
 
-// passOn sends the inherited items that no frontend has adopted yet. There are some if this process
-// ends before everything was applied.
+// passOn sends the inherited items that no frontend has adopted yet. Such items exist if this
+// process stops before everything was applied.
 func (in *inheritance) passOn(to *successor) (failed error) {
 	all := slices.Collect(maps.Values(in.sockets))
 	for _, of := range []map[balancer.Key][]inherited{in.conns, in.flows} {
@@ -235,7 +235,7 @@ func (in *inheritance) passOn(to *successor) (failed error) {
 	}
 	for _, x := range all {
 		err := to.send(x.handed, x.tail, x.files...)
-		failed = cmp.Or(failed, err) // the first error is enough
+		failed = cmp.Or(failed, err) // reporting the first error is enough
 		if err != nil {
 			x.close()
 			continue
@@ -248,8 +248,8 @@ func (in *inheritance) passOn(to *successor) (failed error) {
 	return failed
 }
 
-// handOverClients sends the clients with affinity. They are sent last, because the queue may not
-// have room for all items, and the other items are more important.
+// handOverClients sends the clients with affinity. They are sent last because the queue may not
+// have room for all items, and affinity is the least important.
 func (d *Dataplane) handOverClients() error {
 	send := func(id balancer.AffinityMemory, clients []handedClient) error {
 		for some := range slices.Chunk(clients, clientsAtOnce) {
@@ -276,8 +276,8 @@ func (d *Dataplane) handOverClients() error {
 	return nil
 }
 
-// clients returns the clients whose affinity has not ended at the time now. Their times use the
-// system's clock.
+// clients returns the clients whose affinity has not expired at the time now. Their times are read
+// from the system clock.
 func (m *clientMemory) clients(now time.Time) (all []handedClient) {
 	m.All(now, func(client netip.Addr, endpoint netip.AddrPort, last time.Time) {
 		all = append(all, handedClient{client, endpoint, now.Round(0).Add(last.Sub(now))})
@@ -285,7 +285,7 @@ func (m *clientMemory) clients(now time.Time) (all []handedClient) {
 	return all
 }
 
-// handOverConns hands over the connections while the loops stand still. Connections that can't be
+// handOverConns hands over the connections while the loops are halted. Connections that can't be
 // handed over stay with this process.
 func (f *frontend) handOverConns() {
 	f.mu.Lock()
@@ -301,7 +301,6 @@ func (f *frontend) handOverConns() {
 	}
 }
 
-// sendConn sends a connection with its buffered data.
 func (h *successor) sendConn(c *conn) error {
 	item := handed{Kind: connKind, Key: c.f.key, Port: c.to.Port(), Client: c.from, Introduced: c.phase != greeting, Since: c.since}
 	files := []int{c.sides[clientSide].fd}
@@ -321,7 +320,7 @@ func (h *successor) sendConn(c *conn) error {
 	return h.send(item, tail, files...)
 }
 
-// handedHalf describes the direction in which data comes from a side.
+// handedHalf describes the direction whose data comes from the side with index from.
 func (c *conn) handedHalf(from int) handedHalf {
 	h := handedHalf{Bytes: c.out.Load(), Ended: c.sides[from].passed, Pending: len(c.sides[1-from].pending), Piped: c.sides[1-from].held}
 	if from == clientSide {
@@ -330,7 +329,7 @@ func (c *conn) handedHalf(from int) handedHalf {
 	return h
 }
 
-// drop closes this process's copy of a connection that another process continues.
+// drop closes this process's sockets of a connection that another process continues.
 func (l *loop) drop(c *conn) {
 	for i := range c.sides {
 		if c.sides[i].watched { // otherwise the events of the other process's copy would still arrive here
@@ -340,7 +339,6 @@ func (l *loop) drop(c *conn) {
 	l.end(c, errHanded)
 }
 
-// descriptor returns the descriptor of a socket that the caller keeps open.
 func descriptor(s interface {
 	SyscallConn() (syscall.RawConn, error)
 }) int {
@@ -353,7 +351,6 @@ func descriptor(s interface {
 	return fd
 }
 
-// decodeHanded returns the description of an item, and the bytes after it.
 func decodeHanded(data []byte) (h handed, tail []byte, err error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if err := dec.Decode(&h); err != nil {

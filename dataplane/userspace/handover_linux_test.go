@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// succeed hands over to a new dataplane, which simulates the dataplane of a new process. It applies
-// frontends to the new dataplane.
+// succeed hands over to a new dataplane, which simulates the next process, and applies frontends to
+// it.
 func (r *rig) succeed(frontends ...*balancer.Frontend) *rig {
 	r.t.Helper()
 	next := r.takenOver()
@@ -34,8 +34,7 @@ func (r *rig) succeed(frontends ...*balancer.Frontend) *rig {
 	return next
 }
 
-// takenOver hands over to a new dataplane. It returns the new dataplane before any frontend is
-// applied to it.
+// takenOver hands over to a new dataplane, and returns it before any frontend is applied to it.
 func (r *rig) takenOver() *rig {
 	r.t.Helper()
 	items := r.handedOver()
@@ -44,8 +43,7 @@ func (r *rig) takenOver() *rig {
 	return next
 }
 
-// handedOver ends the dataplane with HandOver. It returns the items that the dataplane has handed
-// over.
+// handedOver calls HandOver, and returns the items that the dataplane sent.
 func (r *rig) handedOver() []handover.Item {
 	r.t.Helper()
 	in, out, err := handover.Pair()
@@ -64,7 +62,7 @@ func (r *rig) handedOver() []handover.Item {
 	return items
 }
 
-// pattern is an endless stream. Each byte depends on its position in the stream.
+// pattern is an endless stream in which each byte depends on its position.
 type pattern struct{ at int }
 
 func (p *pattern) Read(b []byte) (int, error) {
@@ -76,7 +74,7 @@ func (p *pattern) Read(b []byte) (int, error) {
 }
 
 // stream sends a pattern to a backend that echoes it, until stop is closed, and checks the echo.
-// pause is the time between two reads of the client.
+// The client waits for pause between two reads.
 func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan struct{}) {
 	c := mustConnect(t, vip)
 	var sent atomic.Int64
@@ -93,7 +91,7 @@ func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan s
 			n, err := c.Write(b)
 			sent.Add(int64(n))
 			if err != nil {
-				t.Errorf("error of a write after %d bytes = %v, want nil", sent.Load(), err)
+				t.Errorf("write after %d bytes: error = %v, want nil", sent.Load(), err)
 				return
 			}
 		}
@@ -103,7 +101,7 @@ func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan s
 		n, err := c.Read(got)
 		_, _ = want.Read(expected[:n])
 		if string(got[:n]) != string(expected[:n]) {
-			t.Errorf("the received bytes before position %d differ from the sent bytes", want.at)
+			t.Errorf("received bytes before position %d differ from the sent bytes", want.at)
 			return
 		}
 		if err != nil {
@@ -115,12 +113,12 @@ func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan s
 		select {
 		case <-stop:
 		default:
-			time.Sleep(pause) // deliberately slow, so that bytes wait in buffers and pipes
+			time.Sleep(pause) // deliberately slow, so bytes wait in buffers and pipes
 		}
 	}
 }
 
-// TestHandOverLosesNothing hands over streams, half-closed connections, and connections that wait
+// TestHandOverLosesNothing hands over streams, half-closed connections and connections that wait
 // for a backend, while new clients connect. No client may fail or lose data.
 func TestHandOverLosesNothing(t *testing.T) {
 	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.Copy(c, c) })
@@ -152,7 +150,7 @@ func TestHandOverLosesNothing(t *testing.T) {
 			default:
 			}
 			if _, err := askOnce(web.AddrPort(), ""); err != nil {
-				t.Errorf("error of a new client after %d others = %v, want nil", served.Load(), err)
+				t.Errorf("new client after %d other clients: error = %v, want nil", served.Load(), err)
 				return
 			}
 			served.Add(1)
@@ -165,10 +163,10 @@ func TestHandOverLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := <-heard; got != "all that I say" {
-		t.Fatalf("data at the backend = %q, want all data that the client has sent", got)
+		t.Fatalf("data at the backend = %q, want all data that the client sent", got)
 	}
 	if list, err := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{Client: closed.LocalAddr().(*net.TCPAddr).AddrPort()}); err != nil || len(list) != 1 || list[0].State != "half-closed" {
-		t.Errorf("entry for the half-closed connection = %+v, %v; want the state half-closed", list, err)
+		t.Errorf("list of connections = %+v, %v; want one in the state half-closed", list, err)
 	}
 	for range wait.Soak(5, 100) {
 		before := served.Load()
@@ -183,7 +181,7 @@ func TestHandOverLosesNothing(t *testing.T) {
 	close(stop)
 	running.Wait()
 	if got := lines.accepted.Load(); got < served.Load() {
-		t.Errorf("served clients = %d, want at most %d, the number of counted connections", served.Load(), got)
+		t.Errorf("served clients = %d, want at most the number of counted connections, %d", served.Load(), got)
 	}
 }
 
@@ -223,7 +221,7 @@ func TestHandOverKeepsSocketOptions(t *testing.T) {
 	})
 }
 
-// TestHandOverOfFlows hands over UDP flows. Each flow must keep its backend, and each client must
+// TestHandOverOfFlows hands over UDP flows. Each flow must retain its backend, and each client must
 // receive answers.
 func TestHandOverOfFlows(t *testing.T) {
 	var backends []netip.AddrPort
@@ -246,7 +244,7 @@ func TestHandOverOfFlows(t *testing.T) {
 		d = d.succeed(f)
 		for i, c := range clients {
 			if got := askPacket(t, c); got != was[i] {
-				t.Errorf("backend of client %d after the handover = %s, want %s", i, got, was[i])
+				t.Errorf("client %d after the handover: backend = %s, want %s", i, got, was[i])
 			}
 		}
 	}
@@ -259,14 +257,13 @@ func TestHandOverOfFlows(t *testing.T) {
 	d.succeed(draining)
 	for i, c := range clients {
 		if got := askPacket(t, c); got != was[i] {
-			t.Errorf("backend of client %d during the drain = %s, want %s", i, got, was[i])
+			t.Errorf("client %d during the drain: backend = %s, want %s", i, got, was[i])
 		}
 	}
 }
 
-// TestFlowHeaderUntilReply sends datagrams before and after a handover. At first, the endpoint does
-// not reply. Until it replies, each datagram must start with a PROXY header. Later datagrams must
-// have no header.
+// TestFlowHeaderUntilReply sends datagrams before and after a handover. Each datagram must start
+// with a PROXY header until the endpoint replies. Later datagrams must not have a header.
 func TestFlowHeaderUntilReply(t *testing.T) {
 	endpoint, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -374,17 +371,17 @@ func TestHandOverOfRemovedFrontends(t *testing.T) {
 	kept.mustAsk(t)
 	wantReset(t, lost)
 	if err := <-ended; !isReset(err) {
-		t.Errorf("error at the backend = %v, want a reset", err)
+		t.Errorf("backend: error = %v, want a reset", err)
 	}
 	for _, f := range []*balancer.Frontend{gone, closed} {
 		if c, err := net.Dial("tcp", f.AddrPort().String()); err == nil {
 			_ = c.Close()
-			t.Errorf("port of %s, which is not served, is still open, want it closed", f.Key)
+			t.Errorf("port of %s is open, want it closed because the frontend is not served", f.Key)
 		}
 	}
 }
 
-// TestHandOverBeforeApply makes a dataplane inherit items, and hand over before any frontend was
+// TestHandOverBeforeApply makes a dataplane inherit items, and hand over before any frontend is
 // applied to it. It must pass on the inherited items.
 func TestHandOverBeforeApply(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
@@ -405,20 +402,20 @@ func TestHandOverBeforeApply(t *testing.T) {
 	}
 	d.takenOver().succeed(f, g)
 	if got := c.mustAsk(t); got != was {
-		t.Errorf("backend of a connection after the handover = %s, want %s", got, was)
+		t.Errorf("connection after the handover: backend = %s, want %s", got, was)
 	}
 	if got := askPacket(t, packets); got != flow {
-		t.Errorf("backend of a flow after the handover = %s, want %s", got, flow)
+		t.Errorf("flow after the handover: backend = %s, want %s", got, flow)
 	}
 	for from, name := range before {
 		if got, err := askOnce(f.AddrPort(), from); got != name || err != nil {
-			t.Errorf("backend of client %s after the handover = %s, %v; want %s", from, got, err, name)
+			t.Errorf("client %s after the handover: backend = %s, %v; want %s", from, got, err, name)
 		}
 	}
 }
 
 // TestHandOverToAnotherMode hands over to a kernel mode, which can't continue the connections. They
-// must end with a reset, so they do not look complete.
+// must be reset, so they do not look complete.
 func TestHandOverToAnotherMode(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	f := frontendAt("127.1.0.6:8000/tcp", s.addr)
@@ -430,7 +427,7 @@ func TestHandOverToAnotherMode(t *testing.T) {
 	wantReset(t, c)
 }
 
-// TestHandOverOfAffinityInQueue hands over the affinity of clients. Some of them connect while no
+// TestHandOverOfAffinityInQueue hands over the clients' affinity. Some clients connect while no
 // process accepts connections. They must reach the same backends as before.
 func TestHandOverOfAffinityInQueue(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
@@ -471,14 +468,14 @@ func TestHandOverOfAffinityInQueue(t *testing.T) {
 	next.apply(f)
 	for from, c := range waiting {
 		if name, err := c.ask("hello"); name != before[from] || err != nil {
-			t.Errorf("backend of client %s after the handover = %s, %v; want %s", from, name, err, before[from])
+			t.Errorf("client %s after the handover: backend = %s, %v; want %s", from, name, err, before[from])
 		}
 	}
 }
 
-// TestHandOverDuringMove moves connections from the second loop to the first loop, which has
-// stopped for a handover. Each connection must stay on the second loop, or reach the first loop
-// before the handover. The next dataplane must continue all of them.
+// TestHandOverDuringMove moves connections from the second loop to the first loop, which was halted
+// for a handover. Each connection must stay on the second loop, or reach the first loop before the
+// handover. The next dataplane must continue all connections.
 func TestHandOverDuringMove(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	for i, late := range []bool{false, true} {
@@ -502,14 +499,14 @@ func TestHandOverDuringMove(t *testing.T) {
 			close(done)
 		})
 		<-done
-		second.send(func(l *loop) { // this runs after the connections have arrived
-			first.running.Wait() // wait until the first loop has stopped
-			if late {            // simulate that the second loop has read halting before it was set
+		second.send(func(l *loop) { // runs after the connections have arrived
+			first.running.Wait() // waits until the first loop has stopped
+			if late {            // simulates that the second loop read halting before it was set
 				d.loops.halting.Store(false)
 			}
 			for _, c := range conns {
 				if l.move(c, first) != late {
-					t.Errorf("connection moved to a halted loop = %t, want %t", !late, late)
+					t.Errorf("second loop moved a connection = %t, want %t", !late, late)
 				}
 			}
 			d.loops.halting.Store(true)
@@ -522,7 +519,7 @@ func TestHandOverDuringMove(t *testing.T) {
 	}
 }
 
-// connsOf returns a frontend's connections in the order in which they started.
+// connsOf returns a frontend's connections in their starting order.
 func (r *rig) connsOf(f *balancer.Frontend) (all []*conn) {
 	front := r.frontends[f.Key]
 	front.mu.Lock()
@@ -534,8 +531,8 @@ func (r *rig) connsOf(f *balancer.Frontend) (all []*conn) {
 }
 
 // TestHandOverKeepsHeaders hands over two connections. One has received half of a PROXY header, and
-// the other has received a header that names its client. The next process must read the rest of the
-// first header, and must know the clients of both connections.
+// the other a complete header. The next process must read the missing half, and must know the
+// clients of both connections.
 func TestHandOverKeepsHeaders(t *testing.T) {
 	d := start(t, Options{})
 	f := introduced("127.77.9.7:9100", serveAt(t, "127.0.0.1:0", named("a")).addr)
@@ -570,17 +567,17 @@ func TestHandOverKeepsHeaders(t *testing.T) {
 	}
 	for _, c := range []*client{waiting, open} {
 		if name := c.mustAsk(t); name != "a" {
-			t.Errorf("answer after the handover = %q, want %q", name, "a")
+			t.Errorf("server after the handover = %q, want %q", name, "a")
 		}
 	}
 	if got, want := clients(next), []string{"203.0.113.7:7", "203.0.113.8:8"}; !slices.Equal(got, want) {
 		t.Errorf("clients after the handover = %v, want %v", got, want)
 	}
-	wantReset(t, greet(t, f.AddrPort(), whole)) // this must be refused, because the first client still counts towards the limit
+	wantReset(t, greet(t, f.AddrPort(), whole)) // the first client still counts towards the limit, so this must be refused
 }
 
 // TestHandOverChecksTrust hands over a connection that has received half of a PROXY header. The
-// next process does not trust its sender, and must reset the connection immediately.
+// next process does not trust the sender, and must reset the connection immediately.
 func TestHandOverChecksTrust(t *testing.T) {
 	d := start(t, Options{})
 	f := introduced("127.77.9.11:9100", serveAt(t, "127.0.0.1:0", named("a")).addr)
@@ -598,15 +595,15 @@ func TestHandOverChecksTrust(t *testing.T) {
 	wantReset(t, c)
 }
 
-// wantMonotonic checks that the time in since has a monotonic clock reading.
+// wantMonotonic checks that since has a monotonic clock reading.
 func wantMonotonic(t *testing.T, since time.Time) {
 	t.Helper()
 	if since == since.Round(0) {
-		t.Errorf("start of the connection after the handover = %s, want a time with a monotonic clock reading", since)
+		t.Errorf("start of the connection = %s, want a time with a monotonic clock reading", since)
 	}
 }
 
-// TestUrgentByteBeforeHeader sends an urgent byte, and then a PROXY header in two parts. The
+// TestUrgentByteBeforeHeader sends a TCP urgent byte, and then a PROXY header in two parts. The
 // connection must reach the endpoint.
 func TestUrgentByteBeforeHeader(t *testing.T) {
 	d := start(t, Options{})
@@ -618,7 +615,7 @@ func TestUrgentByteBeforeHeader(t *testing.T) {
 	}
 	text := headerOf(t, balancer.ProxyProtocolV1, "203.0.113.7:7", f.AddrPort())
 	for _, part := range []string{text[:20], text[20:]} {
-		time.Sleep(silence) // wait until vipd has processed the bytes that were sent before
+		time.Sleep(silence) // waits until vipd has processed the earlier bytes
 		if _, err := c.Write([]byte(part)); err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ import (
 func TestRedirectsLeadToHeldAddresses(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
-	d := redirecting(t) // this must start first, because its cleanup checks that nothing is open and must therefore run last
+	d := redirecting(t) // starts first, because its cleanup checks that nothing is open and so must run last
 	o := host.DefaultOptions()
 	o.Interface, o.Mode.Translates, o.RunDir = "remote", true, t.TempDir()
 	h, err := host.New(o)

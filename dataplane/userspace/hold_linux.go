@@ -10,20 +10,21 @@ import (
 	"vipd/balancer"
 )
 
-// holds reports whether vipd can keep other programs from using closed ports.
+// holds reports whether vipd can prevent other programs from using closed ports.
 const holds = true
 
 // heldPort is a port that vipd occupies without serving it, so no other program of the host
 // receives a VIP's clients. The kernel sends resets for a TCP socket that does not listen, and port
-// unreachable for a UDP socket that is connected to itself. It sends nothing for a socket with a
-// filter that drops everything.
+// unreachable for a UDP socket that is connected to itself. It sends nothing if the socket's filter
+// drops everything.
 type heldPort struct {
 	d    *Dataplane
 	fd   int
 	port uint16
 }
 
-// hold binds a socket to an address and port without serving it. Port 0 selects any free port.
+// hold binds a socket to an address and port that vipd does not serve. Port 0 selects any free
+// port.
 func (d *Dataplane) hold(at netip.AddrPort, proto balancer.Protocol, silent bool) (*heldPort, error) {
 	family, kind := unix.AF_INET6, unix.SOCK_STREAM
 	if at.Addr().Is4() {
@@ -49,8 +50,8 @@ func (d *Dataplane) hold(at netip.AddrPort, proto balancer.Protocol, silent bool
 	return h, nil
 }
 
-// bind binds the socket to a port, even if established connections use it, and stores the port
-// number.
+// bind binds the socket to a port, even if established connections use the port, and stores the
+// port number.
 func (h *heldPort) bind(at netip.AddrPort, proto balancer.Protocol) error {
 	if proto == balancer.TCP && at.Port() != 0 {
 		if err := unix.SetsockoptInt(h.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
@@ -81,7 +82,7 @@ func (h *heldPort) bind(at netip.AddrPort, proto balancer.Protocol) error {
 	return nil
 }
 
-// answer selects how the kernel answers clients of the port.
+// answer determines how the kernel answers the port's clients.
 func (h *heldPort) answer(at netip.Addr, proto balancer.Protocol, silent bool) error {
 	switch {
 	case silent:
@@ -99,7 +100,7 @@ func (h *heldPort) answer(at netip.Addr, proto balancer.Protocol, silent bool) e
 		}
 		return err
 	}
-	// Without SO_REUSEADDR, other sockets conflict with this one, even if they set the option.
+	// Without SO_REUSEADDR, other sockets conflict with this one even if they set the option.
 	return unix.SetsockoptInt(h.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0)
 }
 

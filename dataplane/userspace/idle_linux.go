@@ -8,7 +8,7 @@ import (
 )
 
 // idleness is the state of a connection's idle timeout: the traffic at the last check, and the
-// instant of the last check that found a change.
+// instant when a check last found new traffic.
 type idleness struct {
 	seen   uint64
 	seenAt int64
@@ -16,13 +16,13 @@ type idleness struct {
 }
 
 // keepAfter is the age at which vipd enables keepalives on a connection to a backend. Most
-// connections end sooner, and the options cost four system calls.
+// connections end sooner, and setting the options requires four system calls.
 const keepAfter = 5 * time.Second
 
-// setTimer sets the timer of a relayed connection to its next check.
+// setTimer sets the timer of a relayed connection for its next check.
 func (l *loop) setTimer(c *conn) {
 	if c.failing {
-		return // its timer already limits the time until it ends (resetDrainTime)
+		return // its timer already limits how long it may continue (resetDrainTime)
 	}
 	next := time.Duration(0)
 	if !c.idle.kept {
@@ -43,7 +43,6 @@ func (l *loop) setTimer(c *conn) {
 	}
 }
 
-// expired handles the expiry of a connection's timer.
 func (l *loop) expired(c *conn) {
 	defer l.contain(c)
 	switch {
@@ -66,7 +65,6 @@ func (l *loop) expired(c *conn) {
 	}
 }
 
-// isTooOld reports whether a connection has reached its maximum age.
 func isTooOld(c *conn) bool {
 	age := c.f.conf.Load().MaxConnectionAge
 	return age > 0 && c.timeLeft(age, time.Now()) <= 0
@@ -95,8 +93,8 @@ func (l *loop) cut(c *conn) {
 }
 
 // isIdle reports whether a connection had no traffic for its idle timeout. It also asks the kernel,
-// because the counters miss two kinds of traffic: they count a large transfer in steps, and do not
-// change while a slow reader empties socket buffers.
+// because the counters miss some traffic: they count a large transfer in steps, and do not change
+// while a slow reader empties socket buffers.
 func (l *loop) isIdle(c *conn) bool {
 	timeout, now, x := int64(c.f.conf.Load().IdleTimeout), l.d.now(), &c.idle
 	if timeout <= 0 {
@@ -109,7 +107,7 @@ func (l *loop) isIdle(c *conn) bool {
 	return min(quiet, now-x.seenAt) >= timeout
 }
 
-// socketActivity asks the kernel about both sockets. It returns the time since either socket last
+// socketActivity asks the kernel about both sockets. It returns how long ago either socket last
 // received data, and the total number of bytes that the peers have acknowledged.
 func socketActivity(c *conn) (quiet int64, acknowledged uint64) {
 	quiet = int64(forever)

@@ -18,8 +18,7 @@ import (
 // inheritance holds the items of an earlier process that no frontend has adopted yet.
 type inheritance struct {
 	d *Dataplane
-	// sockets holds the listeners and UDP sockets. The listeners of redirects have a key without a
-	// port.
+	// sockets holds the listeners and UDP sockets. A redirect's listener has a key without a port.
 	sockets map[balancer.Key]inherited
 	// redirected reports whether an earlier process redirected connections here.
 	redirected   bool
@@ -27,7 +26,6 @@ type inheritance struct {
 	clients      map[balancer.AffinityMemory][]handedClient
 }
 
-// inherited is an item that an earlier process handed over.
 type inherited struct {
 	handed
 	tail  []byte
@@ -54,13 +52,13 @@ func (x *inherited) isForeign() bool {
 // close closes the files of an item that no frontend continues.
 func (x *inherited) close() { handover.Item{Files: x.files}.Close() }
 
-// inheritTime limits the time in which discard removes redirects after it has closed items.
+// inheritTime limits how long discard may take to remove redirects after it has closed items.
 const inheritTime = 30 * time.Second
 
 var _ dataplane.HandsOver = (*Dataplane)(nil)
 
 // Inherit implements [dataplane.HandsOver]. Each frontend adopts its items when it is applied, and
-// discard closes the rest.
+// discard closes the unused items.
 func (d *Dataplane) Inherit(items []handover.Item) {
 	d.applying.Lock()
 	defer d.applying.Unlock()
@@ -75,7 +73,7 @@ func (d *Dataplane) Inherit(items []handover.Item) {
 			in.clients[h.memory()] = append(in.clients[h.memory()], h.Clients...)
 			continue
 		}
-		if err != nil || len(item.Files) == 0 { // for example from another version
+		if err != nil || len(item.Files) == 0 { // for example, the item of another version
 			d.log.Warn("ignoring an unknown object that the previous vipd handed over", "err", err)
 			item.Close()
 			continue
@@ -107,7 +105,6 @@ func (d *Dataplane) Inherit(items []handover.Item) {
 	}
 }
 
-// listener returns the inherited listener at an address and port, or nil.
 func (in *inheritance) listener(k balancer.Key) *net.TCPListener {
 	return in.listenerAt(k, listenerKind)
 }
@@ -138,8 +135,8 @@ func (in *inheritance) open(fd int) *net.TCPListener {
 	return ln.(*net.TCPListener)
 }
 
-// packets returns the inherited UDP socket for a key. If redirected is true, it must be the socket
-// of a redirect. packets returns nil if there is none.
+// packets returns the inherited UDP socket for a key, or nil if there is none. If redirected is
+// true, it must be a redirect's socket.
 func (in *inheritance) packets(k balancer.Key, redirected bool) *net.UDPConn {
 	x, ok := in.sockets[k]
 	if !ok || x.Kind != packetsKind || x.Redirected != redirected {
@@ -154,7 +151,7 @@ func (in *inheritance) packets(k balancer.Key, redirected bool) *net.UDPConn {
 	return c
 }
 
-// openConn returns a net.Conn for a descriptor, which it closes.
+// openConn converts a descriptor into a net.Conn, and closes the descriptor.
 func openConn[C net.Conn](fd int) (C, error) {
 	file := os.NewFile(uintptr(fd), "inherited")
 	defer func() { _ = file.Close() }() // FileConn duplicates the descriptor
@@ -184,8 +181,8 @@ func portOf(fd int) netip.AddrPort {
 	return at
 }
 
-// adopt makes a frontend continue its inherited connections. It resets connections whose backend
-// the frontend no longer has.
+// adopt makes a frontend continue its inherited connections. If the frontend no longer has a
+// connection's backend, the connection is reset.
 func (d *Dataplane) adopt(f *frontend) {
 	for _, x := range d.inherited.conns[f.key] {
 		if err := f.adoptConn(x); err != nil {
@@ -195,7 +192,7 @@ func (d *Dataplane) adopt(f *frontend) {
 	delete(d.inherited.conns, f.key)
 }
 
-// adoptClients stores the inherited clients with affinity before the frontend accepts connections.
+// adoptClients restores the affinity of inherited clients before the frontend accepts connections.
 func (d *Dataplane) adoptClients(f *frontend) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -255,8 +252,7 @@ func (f *frontend) adoptConn(x inherited) error {
 }
 
 // inherit restores the direction whose data comes from the side with index from, as the earlier
-// process left it. It returns the bytes and pipes that it does not use. They belong to the other
-// direction.
+// process left it. It returns the unused bytes and pipes, which belong to the other direction.
 func (c *conn) inherit(from int, h handedHalf, tail []byte, pipes []int) ([]byte, []int) {
 	c.sides[from].ended, c.sides[from].passed = h.Ended, h.Ended
 	to := &c.sides[1-from]
@@ -271,8 +267,8 @@ func (c *conn) inherit(from int, h handedHalf, tail []byte, pipes []int) ([]byte
 	return tail, pipes
 }
 
-// hasFlows reports whether a frontend has inherited flows that it has not adopted yet. Such flows
-// keep its socket open.
+// hasFlows reports whether a frontend has inherited flows that it has not adopted yet. They keep
+// its socket open.
 func (in *inheritance) hasFlows(k balancer.Key) bool { return len(in.flows[k]) > 0 }
 
 // to returns the VIP and port to which the client of a connection or flow sends. Earlier versions,
@@ -285,13 +281,13 @@ func (x *inherited) to(f *frontend) netip.AddrPort {
 }
 
 // since returns the start of a connection or flow with a monotonic clock reading, so setting the
-// system's time does not change its age.
+// system clock does not change its age.
 func (x *inherited) since() time.Time {
 	now := time.Now()
 	return now.Add(x.Since.Sub(now))
 }
 
-// adoptFlowsLocked makes the frontend continue those inherited flows that belong to this socket.
+// adoptFlowsLocked makes the frontend continue the inherited flows that belong to this socket.
 func (p *portSockets) adoptFlowsLocked() {
 	f, c := p.f, p.f.conf.Load()
 	var left []inherited
@@ -330,7 +326,7 @@ func (p *portSockets) adoptFlowsLocked() {
 }
 
 // discard closes the inherited items that no frontend has adopted, which resets their connections.
-// It also removes the earlier process's redirects that are no longer needed.
+// It also removes the earlier process's unused redirects.
 func (d *Dataplane) discard() {
 	d.applying.Lock()
 	defer d.applying.Unlock()

@@ -13,11 +13,11 @@ import (
 	"vipd/dataplane/internal/replies"
 )
 
-// maxPorts is the maximum number of ports of a range with redirects.
+// maxPorts is the maximum size of a port range with redirects.
 const maxPorts = 65535
 
-// newInterception returns the requested interception. The string names it, and says why redirects
-// are not used if they do not work.
+// newInterception returns the requested interception. The string names the interception. If
+// redirects do not work, it also gives the reason.
 func newInterception(o Options, d *Dataplane) (interception, string, error) {
 	want := o.Intercept
 	switch want {
@@ -41,8 +41,8 @@ func newInterception(o Options, d *Dataplane) (interception, string, error) {
 	return nil, "", fmt.Errorf("unknown interception %q: use auto, redirect or bind", want)
 }
 
-// Cleanup removes the redirects and the paths of replies of an earlier process. It returns
-// descriptions of the steps. In a dry run it only describes them.
+// Cleanup removes an earlier process's redirects and reply paths. It returns descriptions of the
+// steps. A dry run only returns the descriptions.
 func Cleanup(ctx context.Context, dryRun bool) ([]string, error) {
 	done, err := guard.CleanupRedirects(ctx, dryRun)
 	ranges, failed := portmap.Cleanup(dryRun, rangesTable)

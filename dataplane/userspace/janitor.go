@@ -6,11 +6,11 @@ import (
 	"vipd/balancer"
 )
 
-// tick is the interval of the janitor, and so the accuracy of timeouts.
+// tick is the janitor's interval, and so the accuracy of timeouts.
 const tick = 100 * time.Millisecond
 
-// janitor handles idle timeouts, the ends of drains, the ends of UDP flows, and stuck loops. It
-// checks no frontend that needs none of these.
+// janitor enforces idle timeouts and drain deadlines, ends UDP flows, and reports stuck loops. It
+// skips frontends whose state does not depend on the time.
 func (d *Dataplane) janitor() {
 	t := time.NewTicker(tick)
 	defer t.Stop()
@@ -26,8 +26,8 @@ func (d *Dataplane) janitor() {
 	}
 }
 
-// loseFlows makes conntrack forget the flows to closed UDP sockets. After a failure it tries again
-// at the next tick.
+// loseFlows deletes the conntrack entries of flows to closed UDP sockets. After a failure it tries
+// again at the next tick.
 func (d *Dataplane) loseFlows() {
 	d.mu.Lock()
 	keys := d.lost
@@ -46,8 +46,8 @@ func (d *Dataplane) loseFlows() {
 	}
 }
 
-// loseLocked records that the UDP socket of a redirected frontend is closed, so that loseFlows
-// makes conntrack forget its flows.
+// loseLocked records that the UDP socket of a redirected frontend is closed, so loseFlows deletes
+// the flows to it.
 func (d *Dataplane) loseLocked(k balancer.Key) {
 	if d.lost == nil {
 		d.lost = map[balancer.Key]bool{}
@@ -65,8 +65,8 @@ func (d *Dataplane) tidy(now time.Time) {
 	}
 }
 
-// tidy ends those connections and flows of a frontend whose timeout or drain has ended. It reports
-// whether the frontend was removed and has no connections left.
+// tidy ends a frontend's connections and flows whose timeout or drain deadline has passed. It
+// reports whether the frontend was removed and has no connections left.
 func (f *frontend) tidy(now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -26,14 +26,13 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// rig is a dataplane under test.
 type rig struct {
 	*Dataplane
 	t testing.TB
 }
 
-// start returns a dataplane that is closed at the end of the test. If a goroutine or a descriptor
-// is then left, the test fails.
+// start returns a dataplane that is closed when the test ends. The test fails if any goroutine or
+// descriptor is left.
 func start(t testing.TB, o Options) *rig {
 	t.Helper()
 	if o.Intercept == "" {
@@ -66,7 +65,7 @@ func start(t testing.TB, o Options) *rig {
 				}
 			}
 		}
-		eventually(t, "the end of goroutines", func() error { return goleak.Find(goroutines) }) // this includes the goroutines of the test's servers
+		eventually(t, "the end of goroutines", func() error { return goleak.Find(goroutines) }) // includes the goroutines of the test's servers
 		eventually(t, "the descriptors of before", func() error {
 			if after := descriptors(); len(after) > len(before) {
 				return fmt.Errorf("descriptors = %d, want %d: %v", len(after), len(before), after)
@@ -77,7 +76,7 @@ func start(t testing.TB, o Options) *rig {
 	return &rig{d, t}
 }
 
-// descriptors returns a list of the sockets that the process has open.
+// descriptors lists the sockets that the process has open.
 func descriptors() []string {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -92,7 +91,7 @@ func descriptors() []string {
 	return sockets
 }
 
-// testLog is a writer that writes to the test's log. After the end of the test, it discards
+// testLog is a writer that writes to the test's log. After the test has ended, it discards
 // everything.
 type testLog struct {
 	t testing.TB
@@ -103,7 +102,7 @@ func (l *testLog) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// apply adds or changes the given frontends. All other frontends stay as they are.
+// apply adds or changes the specified frontends. All other frontends stay unchanged.
 func (r *rig) apply(frontends ...*balancer.Frontend) {
 	r.t.Helper()
 	if err := r.tryApply(frontends...); err != nil {
@@ -126,12 +125,12 @@ func (r *rig) remove(keys ...balancer.Key) {
 		batch = append(batch, dataplane.Change{Key: k})
 	}
 	if err := r.Apply(context.Background(), batch); err != nil {
-		r.t.Fatalf("error of the removal = %v, want nil", err)
+		r.t.Fatalf("Apply of the removal: %v", err)
 	}
 }
 
-// frontendAt returns a frontend with these backends, which are all active. Its timeouts are long
-// enough for a machine that may be paused.
+// frontendAt returns a frontend whose backends are all active. Its timeouts are long enough for a
+// machine that may be paused.
 func frontendAt(key string, backends ...netip.AddrPort) *balancer.Frontend {
 	k, err := balancer.ParseKey(key)
 	if err != nil {
@@ -150,7 +149,6 @@ func frontendAt(key string, backends ...netip.AddrPort) *balancer.Frontend {
 	return f
 }
 
-// with returns a copy of f that edit has changed.
 func with(f *balancer.Frontend, edit func(*balancer.Frontend)) *balancer.Frontend {
 	g := *f
 	g.Backends = slices.Clone(f.Backends)
@@ -158,7 +156,7 @@ func with(f *balancer.Frontend, edit func(*balancer.Frontend)) *balancer.Fronten
 	return &g
 }
 
-// server is a TCP backend. A function handles each of its connections.
+// server is a TCP backend that passes each of its connections to a function.
 type server struct {
 	addr     netip.AddrPort
 	ln       net.Listener
@@ -168,8 +166,6 @@ type server struct {
 	wg       sync.WaitGroup
 }
 
-// serveAt starts a server that calls handle for each connection. If the port is 0, the kernel
-// selects a free port.
 func serveAt(t testing.TB, addr string, handle func(net.Conn)) *server {
 	t.Helper()
 	ln, err := net.Listen("tcp", addr)
@@ -204,7 +200,6 @@ func serveAt(t testing.TB, addr string, handle func(net.Conn)) *server {
 	return s
 }
 
-// stop closes the server, and resets all its connections.
 func (s *server) stop() {
 	_ = s.ln.Close()
 	s.mu.Lock()
@@ -232,7 +227,6 @@ func named(name string) func(net.Conn) {
 	}
 }
 
-// client is a connection on which lines are sent and received.
 type client struct {
 	*net.TCPConn
 	in *bufio.Reader
@@ -251,7 +245,6 @@ func connect(vip netip.AddrPort, from string) (*client, error) {
 	return &client{c.(*net.TCPConn), bufio.NewReader(c)}, nil
 }
 
-// ask sends a line, and returns the name in the server's answer.
 func (c *client) ask(line string) (string, error) {
 	if _, err := fmt.Fprintf(c, "%s\n", line); err != nil {
 		return "", err
@@ -266,7 +259,6 @@ func (c *client) ask(line string) (string, error) {
 	return name, nil
 }
 
-// askOnce opens a connection, sends one request, and returns the name in the server's answer.
 func askOnce(vip netip.AddrPort, from string) (string, error) {
 	c, err := connect(vip, from)
 	if err != nil {
@@ -290,24 +282,22 @@ func (c *client) mustAsk(t testing.TB) string {
 	t.Helper()
 	name, err := c.ask("hello")
 	if err != nil {
-		t.Fatalf("error of a request = %v, want nil", err)
+		t.Fatalf("request: error = %v, want nil", err)
 	}
 	return name
 }
 
-// eventually waits until the function ok returns nil.
 func eventually(t testing.TB, what string, ok func() error) {
 	t.Helper()
 	lab.Eventually(t, wait.Patience, what, ok)
 }
 
-// wantReset checks that a connection ends with a reset. It ignores data that arrives before the
-// reset.
+// wantReset checks that a connection ends with a reset. It ignores data before the reset.
 func wantReset(t testing.TB, c net.Conn) {
 	t.Helper()
 	_, err := io.Copy(io.Discard, c)
 	if !isReset(err) {
-		t.Errorf("error at the end of the connection = %v, want a reset", err)
+		t.Errorf("connection: error = %v, want a reset", err)
 	}
 }
 

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// reserve returns the number of descriptors for everything except connections, flows, listeners and
-// pipes: files, netlink, health checks, the API, and the shutdown.
+// reserve returns the number of descriptors reserved for everything except connections, flows,
+// listeners and pipes: files, netlink, health checks, the API and the shutdown.
 func reserve(limit int) int { return min(max(limit/4, 48), 1024) }
 
 // Reserve returns the number of descriptors that userspace mode leaves to the rest of the process.
 func Reserve() int { return reserve(maxDescriptors()) }
 
-// budget counts the used descriptors.
+// budget counts the file descriptors in use.
 type budget struct {
 	limit int64
 	// flows is the number of descriptors that connections leave free for flows, because flows can't
@@ -26,16 +26,15 @@ type budget struct {
 // shortage records when a resource that clients need was last exhausted.
 type shortage struct{ last atomic.Pointer[time.Time] }
 
-// note records that a client now has to wait, or is reset, because the resource is exhausted.
+// note records that a client must wait or is reset because the resource is exhausted.
 func (s *shortage) note() {
 	now := time.Now()
 	s.last.Store(&now)
 }
 
-// shortagePeriod is the time for which a shortage is reported after the last affected client.
+// shortagePeriod is how long a shortage is reported after it last affected a client.
 const shortagePeriod = time.Minute
 
-// isRecent reports whether the shortage is recent enough to be reported.
 func (s *shortage) isRecent() bool {
 	last := s.last.Load()
 	return last != nil && time.Since(*last) <= shortagePeriod
@@ -53,7 +52,6 @@ func newBudget(limit int) *budget {
 func (b *budget) take(n int64) { b.used.Add(n) }
 func (b *budget) give(n int64) { b.used.Add(-n) }
 
-// room reports whether n more descriptors are within the budget.
 func (b *budget) room(n int64) bool { return b.used.Load()+n <= b.limit }
 
 // lacks returns advice about a recent shortage of descriptors, or "".
@@ -66,16 +64,16 @@ func (b *budget) lacks() string {
 }
 
 // maxFrontendRatio is the maximum ratio between the descriptors that a frontend's connections use
-// and those that are free. A single frontend gets at most four fifths of the budget, and two get
-// four ninths each. So something is left for the next frontend. With many free descriptors, the
-// ratio has no effect.
+// and those that are free. A single frontend gets at most four fifths of the budget, and two
+// frontends get four ninths each, so some descriptors are left for the next frontend. With many
+// free descriptors, the ratio has no effect.
 const maxFrontendRatio = 4
 
-// fair reports whether a frontend may use a total of n descriptors.
+// fair reports whether a frontend may use n descriptors in total.
 func (b *budget) fair(n int64) bool { return n <= maxFrontendRatio*(b.limit-b.flows-b.used.Load()) }
 
 // claim reserves the descriptors of another connection of f if there is room, and reports whether
-// it did. f is nil if the frontend is unknown before the accept.
+// it did. f is nil if the frontend is known only after the accept.
 func (b *budget) claim(f *frontend) bool {
 	for {
 		used := b.used.Load()
@@ -89,15 +87,14 @@ func (b *budget) claim(f *frontend) bool {
 	}
 }
 
-// mayClaim reports whether there is room for another connection of f.
 func (b *budget) mayClaim(f *frontend) bool {
 	return b.room(2+b.flows) && (f == nil || b.fair(f.descriptors.Load()+2))
 }
 
-// backoff is a wait that doubles each time, from 1 ms to 100 ms.
+// backoff is a delay that doubles each time, from 1 ms to 100 ms.
 type backoff struct{ next time.Duration }
 
-// sleep waits for the next duration. It returns false if stop is closed during the wait.
+// sleep waits for the next delay. It returns false if stop is closed during the wait.
 func (b *backoff) sleep(stop <-chan struct{}) bool {
 	b.next = min(max(2*b.next, time.Millisecond), 100*time.Millisecond)
 	select {

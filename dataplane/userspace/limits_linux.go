@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// localPorts returns the number of local ports from which the kernel can choose, for both families.
-// It returns 0 if the number is unknown.
+// localPorts returns the number of local ports from which the kernel can choose, for both address
+// families, or 0 if the number is unknown.
 func localPorts() int {
 	first, last := localPortRange()
 	if last == 0 {
@@ -15,8 +15,8 @@ func localPorts() int {
 	return last - first + 1
 }
 
-// localPortRange returns the first and the last local port from which the kernel can choose. It
-// returns zeros if they are unknown.
+// localPortRange returns the first and last local port from which the kernel can choose, or zeros
+// if they are unknown.
 func localPortRange() (first, last int) {
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {

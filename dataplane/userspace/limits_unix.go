@@ -5,8 +5,8 @@ package userspace
 import "syscall"
 
 // maxDescriptors returns the number of descriptors that the process may open. This is the soft
-// limit, which the runtime raises to the hard limit at start. Unlike a Setrlimit here, the runtime
-// restores the old limit in child processes.
+// limit, which the Go runtime raises to the hard limit at startup. For child processes the runtime
+// restores the original limit, which a call of Setrlimit here would prevent.
 func maxDescriptors() int {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil || l.Cur > 1<<30 {

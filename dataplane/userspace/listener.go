@@ -15,7 +15,8 @@ import (
 // RST.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 9}
 
-// network returns the network of a key for package net: "tcp4", "tcp6", "udp4" or "udp6".
+// network returns the network name that package net uses for a key: "tcp4", "tcp6", "udp4" or
+// "udp6".
 func network(k balancer.Key) string {
 	if k.Addr.Is4() {
 		return string(k.Proto) + "4"
@@ -24,7 +25,7 @@ func network(k balancer.Key) string {
 }
 
 // listenConfig returns the configuration of listeners and UDP sockets. It disables MPTCP, which is
-// slower and loses the original destination. prepare runs before the socket is bound.
+// slower and loses the original destination. prepare is called before the socket is bound.
 func listenConfig(prepare func(fd uintptr) error) *net.ListenConfig {
 	lc := &net.ListenConfig{KeepAliveConfig: keepAlive}
 	lc.SetMultipathTCP(false)
@@ -54,7 +55,6 @@ func (p *portSockets) listen() error {
 	return p.accept(ln.(*net.TCPListener))
 }
 
-// accept makes the first loop accept connections from the socket.
 func (p *portSockets) accept(ln *net.TCPListener) (err error) {
 	p.listener, err = p.f.d.accept(ln, p.f, func(int) (*frontend, netip.AddrPort) { return p.f, p.at })
 	return err

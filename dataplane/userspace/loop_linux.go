@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loop moves the bytes of connections. It runs in its own thread, and only it uses its connections'
-// sockets. It never waits for anything except events. If another goroutine holds the lock of a
-// frontend, the connection continues at a later turn.
+// loop moves the bytes of connections. It runs in its own thread, which alone uses its connections'
+// sockets. It waits only for events. If another goroutine holds a frontend's lock, the connection
+// continues at a later turn of the loop.
 type loop struct {
 	d      *Dataplane
 	number int
@@ -24,7 +24,7 @@ type loop struct {
 	table  table
 	mail   mailbox
 	wheel  wheel
-	buffer [small]byte // for data between a read and the following write
+	buffer [small]byte // data between a read and the following write
 	spare  []pipe      // empty pipes
 	meter  meter
 	spill  spill
@@ -37,17 +37,16 @@ type loop struct {
 // backlog is the work that a loop has postponed to its next turn.
 type backlog struct {
 	hungry []readySide // sides that have used up their quota for this turn
-	busy   []*conn     // connections whose frontend's lock was not free, or whose dial has failed
+	busy   []*conn     // connections whose frontend was locked, or whose dial has failed
 	hurry  bool        // the next turn must start immediately
 }
 
-// readySide is a side with more bytes to read.
 type readySide struct {
 	c    *conn
 	side int
 }
 
-// retryPause is the time that the loop waits before it tries a busy lock again.
+// retryPause is how long the loop waits before it tries a busy lock again.
 const retryPause = time.Millisecond
 
 // newLoop returns a loop without connections.
@@ -60,7 +59,7 @@ func newLoop(d *Dataplane, number int) (*loop, error) {
 	return l, nil
 }
 
-// run handles events until a letter sets quit. After that, it may run again.
+// run handles events until a letter sets quit. It may be called again afterwards.
 func (l *loop) run() {
 	runtime.LockOSThread() // never unlocked, so the thread with its slice exits with the goroutine
 	shortenSlice()
@@ -88,7 +87,7 @@ func (l *loop) wait() int {
 		timeout = retryPause
 	case len(l.paused) > 0:
 		timeout = tick
-	case l.meter.load.Load() > 0: // the load of a quiet period is not known yet
+	case l.meter.load.Load() > 0: // the load of an idle period is not known yet
 		timeout = tick
 	case l.wheel.count > 0:
 		timeout = time.Duration(l.wheel.idle()) * tick
@@ -102,7 +101,6 @@ func (l *loop) wait() int {
 	return n
 }
 
-// dispatch handles an event.
 func (l *loop) dispatch(e *unix.EpollEvent) {
 	switch id := eventID(e); {
 	case id == bellID:
@@ -141,7 +139,7 @@ func (l *loop) retry() {
 	l.adoptOrphans()
 }
 
-// contain ends a connection after a panic in its code. Other connections continue.
+// contain ends a connection whose code panicked. Other connections continue.
 func (l *loop) contain(c *conn) {
 	cause := recover()
 	if cause == nil {
@@ -153,7 +151,7 @@ func (l *loop) contain(c *conn) {
 	}
 }
 
-// containClient resets a client after a panic in the code that runs before its connection starts.
+// containClient resets a client whose code panicked before its connection started.
 func (l *loop) containClient(f *frontend, fd int, from netip.AddrPort) {
 	if cause := recover(); cause != nil {
 		l.logPanic(cause, f, from)
@@ -172,7 +170,7 @@ func (l *loop) logPanic(cause any, f *frontend, client netip.AddrPort) {
 	})
 }
 
-// mailbox holds the letters to a loop. Sending and reading never block.
+// mailbox holds the letters to a loop. Sending and reading letters never block.
 type mailbox struct{ last atomic.Pointer[letter] }
 
 // letter is a request to a loop.
@@ -181,7 +179,7 @@ type letter struct {
 	read   func(*loop)
 }
 
-// send makes a loop call read at its next turn. It is safe for concurrent use.
+// send makes the loop call the function read at its next turn. It may be called concurrently.
 func (l *loop) send(read func(*loop)) {
 	for {
 		before := l.mail.last.Load()
@@ -195,7 +193,7 @@ func (l *loop) send(read func(*loop)) {
 	}
 }
 
-// read carries out the letters in the order in which they were sent.
+// read handles the letters in the order in which they were sent.
 func (m *mailbox) read(l *loop) {
 	var first *letter
 	for n := m.last.Swap(nil); n != nil; {
@@ -229,7 +227,7 @@ func (p *poller) close() {
 	_ = unix.Close(p.epoll)
 }
 
-// wake makes the current or the next wait return.
+// wake makes the current or next call to wait return.
 func (p *poller) wake() {
 	one := uint64(1)
 	_, _ = raw(unix.SYS_WRITE, uintptr(p.bell), uintptr(unsafe.Pointer(&one)), unsafe.Sizeof(one), 0, 0, 0)
@@ -240,7 +238,7 @@ func (p *poller) drainWake() {
 	_, _ = raw(unix.SYS_READ, uintptr(p.bell), uintptr(unsafe.Pointer(&n)), unsafe.Sizeof(n), 0, 0, 0)
 }
 
-// wait waits for events, and returns their number. A negative timeout means forever.
+// wait waits for events, and returns their number. A negative timeout means no timeout.
 func (p *poller) wait(timeout time.Duration) int {
 	ms := -1
 	if timeout >= 0 {

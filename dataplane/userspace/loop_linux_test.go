@@ -23,7 +23,6 @@ import (
 	"vipd/test/wait"
 )
 
-// logged is a log handler that collects log lines.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -44,7 +43,8 @@ func (l *logged) has(text string) bool {
 func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 // TestSlowReadersDelayNobody opens 1,000 connections whose clients do not read, and one connection
-// that exchanges messages. The messages must arrive. The blocked connections must not use CPU time.
+// that exchanges messages. The messages must arrive, and the blocked connections must not use CPU
+// time.
 func TestSlowReadersDelayNobody(t *testing.T) {
 	slow := 1000
 	if testing.Short() {
@@ -90,13 +90,12 @@ func TestSlowReadersDelayNobody(t *testing.T) {
 	kept.mustAsk(t)
 }
 
-// panicking is a picker whose methods always panic.
 type panicking struct{ pick.Picker }
 
 func (panicking) Pick(pick.Flow, func(int) bool) int { panic("a bug") }
 
-// TestPanicEndsOneConnection uses a picker that panics for one connection. Only the client of this
-// connection may be reset.
+// TestPanicEndsOneConnection uses a picker that panics for one connection. Only this connection's
+// client may be reset.
 func TestPanicEndsOneConnection(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	log := &logged{}
@@ -111,20 +110,20 @@ func TestPanicEndsOneConnection(t *testing.T) {
 	bad.picker = panicking{}
 	front.conf.Store(&bad)
 	if _, err := askOnce(f.AddrPort(), ""); !isReset(err) {
-		t.Errorf("error of the client = %v, want a reset", err)
+		t.Errorf("client: error = %v, want a reset", err)
 	}
 	front.conf.Store(good)
 	kept.mustAsk(t)
 	mustConnect(t, f.AddrPort()).mustAsk(t)
 	eventually(t, "a report of the panic", func() error {
 		if !log.has("a bug in vipd has ended a connection") || !log.has("panicking.Pick") {
-			return fmt.Errorf("the log contains no stack trace of the panic, want one")
+			return fmt.Errorf("the log contains no stack trace of the panic")
 		}
 		return nil
 	})
 }
 
-// TestPanicBeforeAConnection causes a panic when the frontend of a client is searched. This client
+// TestPanicBeforeAConnection causes a panic during the search for a client's frontend. The client
 // must be reset, and the next client must be served.
 func TestPanicBeforeAConnection(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
@@ -144,20 +143,20 @@ func TestPanicBeforeAConnection(t *testing.T) {
 	good := ln.route
 	routeBy(func(int) (*frontend, netip.AddrPort) { panic("a bug") })
 	if _, err := askOnce(f.AddrPort(), ""); !isReset(err) {
-		t.Errorf("error of the client = %v, want a reset", err)
+		t.Errorf("client: error = %v, want a reset", err)
 	}
 	routeBy(good)
 	mustConnect(t, f.AddrPort()).mustAsk(t)
 	eventually(t, "a report of the panic", func() error {
 		if !log.has("a bug in vipd has ended a connection") {
-			return fmt.Errorf("the log contains no report of the panic, want one")
+			return fmt.Errorf("the log does not report the panic")
 		}
 		return nil
 	})
 }
 
 // TestPanicAtTheEndLeavesNothing causes a panic when a connection ends. It must still be possible
-// to close the dataplane, and no descriptor may be left.
+// to close the dataplane, and no descriptor may remain open.
 func TestPanicAtTheEndLeavesNothing(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{Log: (&logged{}).logger()})
@@ -169,7 +168,7 @@ func TestPanicAtTheEndLeavesNothing(t *testing.T) {
 	front.mu.Lock()
 	x := front.conns.next
 	b := x.backend
-	x.backend = nil // this makes the release of the backend panic
+	x.backend = nil // makes the release of the backend panic
 	front.mu.Unlock()
 	_ = c.Close()
 	eventually(t, "no descriptors of connections", func() error {
@@ -181,8 +180,8 @@ func TestPanicAtTheEndLeavesNothing(t *testing.T) {
 	b.release()
 }
 
-// TestStalledLoopIsReported blocks a loop, and then lets it continue. The log must contain the
-// stall and its end.
+// TestStalledLoopIsReported blocks a loop, and then lets it continue. The log must report the stall
+// and its end.
 func TestStalledLoopIsReported(t *testing.T) {
 	log := &logged{}
 	d := start(t, Options{Log: log.logger()})
@@ -203,9 +202,9 @@ func TestStalledLoopIsReported(t *testing.T) {
 	has("a relay loop is running again")
 }
 
-// TestLoopsDoNotWait holds the lock of a frontend, and blocks the function that receives reports
-// about dials. Clients of another frontend must be served immediately. Clients of the first
-// frontend must be served after its lock is released.
+// TestLoopsDoNotWait holds a frontend's lock, and blocks the function that receives reports about
+// dials. Another frontend's clients must be served immediately, and the first frontend's clients
+// after its lock is released.
 func TestLoopsDoNotWait(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	dead := serveAt(t, "127.0.0.1:0", named("dead"))
@@ -229,8 +228,8 @@ func TestLoopsDoNotWait(t *testing.T) {
 	close(release)
 }
 
-// TestMovedConnectionsLoseNothing moves connections between four loops while they carry data. All
-// bytes must arrive, and in order.
+// TestMovedConnectionsLoseNothing moves connections between four loops while they transfer data.
+// All bytes must arrive in order.
 func TestMovedConnectionsLoseNothing(t *testing.T) {
 	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.Copy(c, c) })
 	setLoopCount(t, 4)
@@ -271,8 +270,7 @@ func TestMovedConnectionsLoseNothing(t *testing.T) {
 }
 
 // TestBusyLoopSharesItsConnections sets the loads of loops. A busy loop must move half of its
-// active connections to a loop with a low load. Later, these connections must return to the first
-// loop.
+// active connections to a loop with a low load. When its load is low again, they must return.
 func TestBusyLoopSharesItsConnections(t *testing.T) {
 	d := start(t, Options{})
 	a, b := &loop{d: d.Dataplane, number: 0}, &loop{d: d.Dataplane, number: 1}
@@ -295,22 +293,22 @@ func TestBusyLoopSharesItsConnections(t *testing.T) {
 		c.of.spill = spill{steady: 10}
 		c.of.balance()
 		if s := c.of.spill; s.left != c.left || s.left > 0 && s.to.number != c.number {
-			t.Errorf("%s: moved connections = %d, to loop %v; want %d, to loop %d", c.name, s.left, s.to, c.left, c.number)
+			t.Errorf("%s: connections to move = %d, to loop %v; want %d, to loop %d", c.name, s.left, s.to, c.left, c.number)
 		}
 	}
 	a.meter.load.Store(90)
 	b.meter.load.Store(40)
 	if got := a.freest(); got != b {
-		t.Errorf("loop of a new connection if the first loop's load is 90 = %d, want 1", got.number)
+		t.Errorf("first loop with load 90: loop of a new connection = %d, want 1", got.number)
 	}
 	a.meter.load.Store(50)
 	if got := a.freest(); got != a {
-		t.Errorf("loop of a new connection if the first loop's load is 50 = %d, want 0", got.number)
+		t.Errorf("first loop with load 50: loop of a new connection = %d, want 0", got.number)
 	}
 }
 
-// TestBusyLoopUsesAllOthers chooses the loops of many new connections before the loads are measured
-// again. Each loop with a low load must get some of them, and the busy loop none.
+// TestBusyLoopUsesAllOthers chooses loops for many new connections before the loads are measured
+// again. Each loop with a low load must get some of the connections, and the busy loop none.
 func TestBusyLoopUsesAllOthers(t *testing.T) {
 	d := start(t, Options{})
 	var all []*loop
@@ -326,12 +324,12 @@ func TestBusyLoopUsesAllOthers(t *testing.T) {
 		got[all[0].freest().number]++
 	}
 	if got[0] > 0 || got[1] < 100 || got[2] < 100 || got[3] < 100 {
-		t.Errorf("new connections by loop = %v, want 0 for the first loop and at least 100 for each other loop", got)
+		t.Errorf("new connections by loop = %v, want 0 for the first and at least 100 for each other loop", got)
 	}
 }
 
-// TestQuietLoopHasNoLoad makes a loop busy, and then leaves it only an idle connection. The loop's
-// load must soon become 0, although the connection's timers are not due yet.
+// TestQuietLoopHasNoLoad makes a loop busy, and then leaves it only an idle connection. The load
+// must soon become 0, before the connection's timers are due.
 func TestQuietLoopHasNoLoad(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -354,12 +352,12 @@ func TestQuietLoopHasNoLoad(t *testing.T) {
 		return nil
 	})
 	if took := time.Since(began); took > 4*time.Second {
-		t.Errorf("time until the load is 0 = %v, want at most a few periods", took)
+		t.Errorf("the load became 0 after %v, want at most a few periods", took)
 	}
 }
 
-// TestOptionsOfConnections reads the options of both sockets of a connection. Keepalives and
-// TCP_NODELAY must be enabled on each.
+// TestOptionsOfConnections reads the options of a connection's two sockets. Keepalives and
+// TCP_NODELAY must be enabled on both.
 func TestOptionsOfConnections(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -386,7 +384,7 @@ func TestOptionsOfConnections(t *testing.T) {
 }
 
 // TestBackendIsNotItsOwnClient dials a backend whose port is the only local port that the kernel
-// may choose, so the socket connects to itself. This dial must count as refused.
+// may choose, so the socket connects to itself. The dial must count as refused.
 func TestBackendIsNotItsOwnClient(t *testing.T) {
 	lab.New(t)
 	const file = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -416,7 +414,7 @@ func TestBackendIsNotItsOwnClient(t *testing.T) {
 }
 
 // TestListenerWithoutLoopIsRefused tries to open listeners while the loop can't watch them. No
-// socket may be left, so the next attempt can open them.
+// socket may remain open, so the next attempt can open the listeners.
 func TestListenerWithoutLoopIsRefused(t *testing.T) {
 	d := start(t, Options{})
 	d.loops.all = []*loop{{d: d.Dataplane, poller: poller{epoll: -1}}}
@@ -441,8 +439,8 @@ func TestListenerWithoutLoopIsRefused(t *testing.T) {
 	}
 }
 
-// TestLogsDelayNoClient makes writes to the log block. A client that may not connect must
-// nevertheless be reset, once the node's own addresses have been read.
+// TestLogsDelayNoClient makes writes to the log block. A client that may not connect must still be
+// reset as soon as the node's own addresses have been read.
 func TestLogsDelayNoClient(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -471,14 +469,14 @@ func TestLogsDelayNoClient(t *testing.T) {
 	select {
 	case err := <-ended:
 		if err == nil {
-			t.Error("the frontend sent data, want the end of the connection")
+			t.Error("the frontend sent data, want a reset")
 		}
 	case <-time.After(wait.Patience):
-		t.Error("the client was not reset while the log blocks, want a reset")
+		t.Error("the client was not reset while the log blocks")
 	}
 }
 
-// TestWheel sets timers for various times. Each timer must expire once, at its time.
+// TestWheel sets timers for various times. Each timer must expire once, when it is due.
 func TestWheel(t *testing.T) {
 	var w wheel
 	w.init(7)
@@ -498,7 +496,7 @@ func TestWheel(t *testing.T) {
 	w.set(&again.timer, tick)
 	w.set(&again.timer, 50*tick)
 	want[again] = 7 + 51
-	if n := w.idle(); n != 1 { // the next slot contains a timer, although this timer is due only after a full turn of the wheel
+	if n := w.idle(); n != 1 { // the next slot contains a timer that is due only after another full turn of the wheel
 		t.Errorf("ticks to the next slot with timers = %d, want 1", n)
 	}
 	for now := int64(8); now < 4*wheelSlots; now++ {
@@ -531,12 +529,12 @@ func TestLoopsAddProcessors(t *testing.T) {
 			}
 		})
 		if got := runtime.GOMAXPROCS(0); got != 3 {
-			t.Errorf("GOMAXPROCS after the loops have ended = %d, want 3", got)
+			t.Errorf("GOMAXPROCS after the loops have stopped = %d, want 3", got)
 		}
 	}
 }
 
-// setLoopCount makes all dataplanes that the test starts use n loops, as on a host with n CPUs.
+// setLoopCount makes the test's dataplanes use n loops, as on a host with n CPUs.
 func setLoopCount(t *testing.T, n int) {
 	t.Helper()
 	set := func(n int) (before int) {

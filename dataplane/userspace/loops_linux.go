@@ -10,26 +10,26 @@ import (
 )
 
 // loops holds the loops of a dataplane. The first loop accepts all connections, and serves them
-// while it has time. While it is busy, further loops help, because one loop needs less CPU time
-// than two.
+// while its load is low. The other loops help only while it is busy, because one loop needs less
+// CPU time than two.
 type loops struct {
 	d     *Dataplane
 	all   []*loop
 	pipes *pipes
-	// firstPort and lastPort are the limits of the kernel's range of local ports.
+	// firstPort and lastPort are the bounds of the kernel's local port range.
 	firstPort, lastPort int
 	// listeners holds the listeners of the first loop by ID.
 	listeners sync.Map
-	// halting reports whether the loops are being halted. If so, connections must not move between
-	// loops.
+	// halting reports whether the loops are being halted. While it is true, connections must not
+	// move between loops.
 	halting atomic.Bool
 	stalled []time.Duration // how long each loop has been stuck; only the janitor uses it
 }
 
-// processors raises GOMAXPROCS by the number of running loops of all dataplanes. Otherwise the
-// loops occupy all processors of Go's scheduler. Then sysmon finds none free, so it wakes every 20
-// us and moves the processor of each waiting loop to another thread. This costs about 15 % of the
-// CPU time of small requests.
+// processors raises GOMAXPROCS by the number of running loops in all dataplanes. Otherwise the
+// loops would occupy all processors of Go's scheduler. As sysmon would find none free, it would
+// wake every 20 us and move the processor of each waiting loop to another thread. This would cost
+// about 15 % of the CPU time of small requests.
 var processors extraProcessors
 
 type extraProcessors struct {
@@ -38,7 +38,7 @@ type extraProcessors struct {
 	added int
 }
 
-// change adds n processors. It returns GOMAXPROCS without the added ones.
+// change adds n processors, and returns GOMAXPROCS without the added processors.
 func (p *extraProcessors) change(n int) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,7 +51,7 @@ func (p *extraProcessors) change(n int) int {
 	return p.base
 }
 
-// maxLoops is the maximum number of loops. Each has two descriptors of the reserve.
+// maxLoops is the maximum number of loops. Each loop uses two descriptors of the reserve.
 const maxLoops = 16
 
 func newLoops(d *Dataplane) *loops {
@@ -65,7 +65,6 @@ func (s *loops) mayChoose(port uint16) bool {
 	return s.firstPort <= int(port) && int(port) <= s.lastPort
 }
 
-// start starts the loops.
 func (s *loops) start() error {
 	for n := range min(processors.change(0), maxLoops) {
 		l, err := newLoop(s.d, n)
@@ -83,7 +82,7 @@ func (s *loops) start() error {
 	return nil
 }
 
-// resume runs the loops, for the first time or after halt.
+// resume starts the loops, for the first time or after halt.
 func (s *loops) resume() {
 	s.halting.Store(false)
 	processors.change(len(s.all))
@@ -92,8 +91,8 @@ func (s *loops) resume() {
 	}
 }
 
-// halt ends the goroutines of the loops between two events. Connections stay unchanged in the
-// tables of their loops.
+// halt ends the goroutines of the loops between two events. Connections stay unchanged in their
+// loops' tables.
 func (s *loops) halt() {
 	s.halting.Store(true)
 	for _, l := range s.all {
@@ -106,7 +105,7 @@ func (s *loops) halt() {
 	}
 }
 
-// close closes the loops. They must be halted and have no connections.
+// close closes the loops. They must be halted, and must not have connections.
 func (s *loops) close() {
 	for _, l := range s.all {
 		for l.mail.last.Load() != nil { // each letter resets a client that waited for the node's addresses
@@ -129,8 +128,8 @@ func (s *loops) add(ln *listener) error {
 	return s.all[0].poller.add(ln.fd, unix.EPOLLIN, ln.id())
 }
 
-// remove ends the events of ln. Closing its socket would not suffice, because another process may
-// have a copy.
+// remove makes the first loop ignore events of ln. Closing the socket would not suffice, because
+// another process may have a copy.
 func (s *loops) remove(ln *listener) {
 	s.all[0].poller.remove(ln.fd)
 	s.listeners.Delete(ln.id())
@@ -148,8 +147,8 @@ func (s *loops) listener(i id) *listener {
 // stallLimit is the time after which a stuck loop is reported.
 const stallLimit = time.Second
 
-// watch logs a loop that is stuck in a call, although no call should block. It also logs when the
-// loop runs again.
+// watch logs if a loop is stuck in a call, although no call should block, and logs when the loop
+// continues.
 func (s *loops) watch(now int64) {
 	for i, l := range s.all {
 		since := l.meter.since.Load()

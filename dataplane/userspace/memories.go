@@ -10,18 +10,17 @@ import (
 	"vipd/balancer/pick"
 )
 
-// clientMemory maps clients with affinity to their endpoints. Several frontends may share it.
+// clientMemory maps clients with affinity to their endpoints. Several frontends may share a memory.
 type clientMemory struct {
 	*pick.Sticky
 	id balancer.AffinityMemory
-	// choosing is held while a backend is chosen, so a client of two frontends gets the same
+	// choosing is locked while a backend is chosen, so a client of two frontends gets the same
 	// endpoint. A frontend with two memories locks only the first.
 	choosing sync.Mutex
 	// users holds the affinity timeout of each frontend that uses the memory.
 	users map[*frontend]time.Duration
 }
 
-// memories are the memories of a frontend, see Frontend.AffinityMemories.
 type memories []*clientMemory
 
 // of returns the memory that applies to a client of a frontend with the definition g.
@@ -34,15 +33,14 @@ func (m memories) of(g *balancer.Frontend, client netip.Addr, now time.Time) *cl
 	return m[0]
 }
 
-// memoryRegistry holds all affinity memories of a dataplane.
 type memoryRegistry struct {
 	mu  sync.Mutex
 	all map[balancer.AffinityMemory]*clientMemory
 }
 
-// share returns the affinity memories for g, the new definition of f, and makes f stop using
-// others. If g is nil, f uses none. A memory exists while a frontend uses it, and has the longest
-// timeout of its users.
+// share returns the affinity memories for g, the new definition of f, and makes f stop using all
+// other memories. If g is nil, f uses none. A memory exists while a frontend uses it. Its timeout
+// is the longest of its users' timeouts.
 func (r *memoryRegistry) share(f *frontend, g *balancer.Frontend) memories {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,7 +70,6 @@ func (r *memoryRegistry) share(f *frontend, g *balancer.Frontend) memories {
 	return next
 }
 
-// setTimeout sets the timeout of the memory to the longest timeout of its users.
 func (m *clientMemory) setTimeout() {
 	longest := time.Duration(0)
 	for _, timeout := range m.users {

@@ -21,7 +21,7 @@ import (
 	"vipd/test/lab"
 )
 
-// TestFlowsOutliveICMPErrors makes a firewall reject the datagrams of a flow for a short time.
+// TestFlowsOutliveICMPErrors makes a firewall reject a flow's datagrams for a short time.
 // Afterwards, the flow must continue.
 func TestFlowsOutliveICMPErrors(t *testing.T) {
 	w := newTwoHosts(t)
@@ -53,8 +53,8 @@ func TestFlowsOutliveICMPErrors(t *testing.T) {
 	})
 }
 
-// TestErrorsOfFlows classifies errors of a flow's socket. If an error means that the backend
-// refuses datagrams, it must end the flow. Other errors must not.
+// TestErrorsOfFlows classifies the errors that a flow's socket may return. Only errors that mean
+// that the backend refuses datagrams may end the flow.
 func TestErrorsOfFlows(t *testing.T) {
 	for _, e := range []error{syscall.ECONNREFUSED, syscall.EACCES, syscall.EPROTO, syscall.ENOPROTOOPT, syscall.EHOSTUNREACH} {
 		if !refuses(os.NewSyscallError("read", e)) || passing(e) {
@@ -68,7 +68,6 @@ func TestErrorsOfFlows(t *testing.T) {
 	}
 }
 
-// attached returns the number of instructions in the filter of a socket.
 func attached(t *testing.T, s syscall.Conn) int {
 	t.Helper()
 	raw, err := s.SyscallConn()
@@ -88,8 +87,8 @@ func attached(t *testing.T, s syscall.Conn) int {
 	return n
 }
 
-// TestStaleFiltersAreRemoved replaces the filter of a socket with larger filters. If a new filter
-// is too large, the old filter must nevertheless be removed.
+// TestStaleFiltersAreRemoved replaces a socket's filter with larger filters. The old filter must be
+// removed even if the new one is too large.
 func TestStaleFiltersAreRemoved(t *testing.T) {
 	if _, err := os.Stat("/proc/sys/net/core/optmem_max"); err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root to limit the memory of filters")
@@ -123,19 +122,19 @@ func TestStaleFiltersAreRemoved(t *testing.T) {
 			want = 0
 		}
 		if got := attached(t, ln.(*net.TCPListener)); got != want {
-			t.Errorf("instructions in the filter for %d source ranges = %d, want %d", n, got, want)
+			t.Errorf("filter for %d source ranges: instructions = %d, want %d", n, got, want)
 		}
 	}
 }
 
-// TestFlowsHaveRoomBesideConnections uses up the budget of descriptors with connections. Flows must
-// nevertheless get descriptors.
+// TestFlowsHaveRoomBesideConnections uses up the descriptor budget with connections. Flows must
+// still get descriptors.
 func TestFlowsHaveRoomBesideConnections(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{maxDescriptors: 64})
 	g := frontendAt("127.77.8.2:9000/udp", udpServer(t, "127.0.0.1:0", "a"))
 	d.apply(g)
-	for port := range 4 { // several frontends are needed, because each leaves some descriptors to the others
+	for port := range 4 { // several frontends are needed because each leaves some descriptors to others
 		f := frontendAt(fmt.Sprintf("127.77.8.2:%d", 9000+port), s.addr)
 		d.apply(f)
 		for range 30 { // more than the frontend's share, so some of them wait
@@ -150,12 +149,12 @@ func TestFlowsHaveRoomBesideConnections(t *testing.T) {
 	})
 	for range 3 {
 		if _, err := askUDP(udpClient(t, g.AddrPort()), "x"); err != nil {
-			t.Errorf("error of a flow = %v, want nil", err)
+			t.Errorf("flow: error = %v, want nil", err)
 		}
 	}
 }
 
-// TestNothingEntersAfterTheEnd ends a frontend and a dataplane. Afterwards, neither may accept a
+// TestNothingEntersAfterTheEnd closes a frontend and a dataplane. Afterwards, neither may accept a
 // connection.
 func TestNothingEntersAfterTheEnd(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
@@ -166,28 +165,28 @@ func TestNothingEntersAfterTheEnd(t *testing.T) {
 	f := newFrontend(d, g.Key)
 	f.configure(g, d.counterLocked(g))
 	if !f.enterLocked(&conn{f: f}) {
-		t.Fatal("enter before end() = false, want true")
+		t.Fatal("enter() before end() = false, want true")
 	}
 	if n := f.end(); n != 1 {
 		t.Errorf("end() = %d, want 1", n)
 	}
 	if f.enterLocked(&conn{f: f}) {
-		t.Error("enter after end() = true, want false")
+		t.Error("enter() after end() = true, want false")
 	}
 	if !d.begin() {
-		t.Error("begin before Close = false, want true")
+		t.Error("begin() before Close = false, want true")
 	}
 	d.conns.Done()
 	if err := d.Close(context.Background(), false); err != nil {
 		t.Fatal(err)
 	}
 	if d.begin() {
-		t.Error("begin after Close = true, want false")
+		t.Error("begin() after Close = true, want false")
 	}
 }
 
 // TestTidyingDoesNotWalkConnections calls tidy for a frontend with 20,000 connections. While no
-// backend expires, this must take less than 20 µs.
+// backend's deadline passes, the call must take less than 20 µs.
 func TestTidyingDoesNotWalkConnections(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -203,27 +202,27 @@ func TestTidyingDoesNotWalkConnections(t *testing.T) {
 	for range n {
 		f.enterLocked(&conn{f: f, served: true, backend: f.conf.Load().backends[0]})
 	}
-	f.tidy(time.Now())   // this records the current state
-	fastest := time.Hour // other processes slow down some of the runs, but not all
+	f.tidy(time.Now())   // records the current state
+	fastest := time.Hour // other processes slow down some of the calls, but not all
 	for range 1000 {
 		began := time.Now()
 		f.tidy(began)
 		fastest = min(fastest, time.Since(began))
 	}
 	if fastest > 20*time.Microsecond {
-		t.Errorf("duration of tidy with %d connections = %s, want less than 20 µs", n, fastest)
+		t.Errorf("tidy with %d connections took %s, want less than 20 µs", n, fastest)
 	}
-	if !strings.Contains(f.nextLost.String(), "m=") { // with a monotonic clock reading, a change of the system's clock can't end a drain
+	if !strings.Contains(f.nextLost.String(), "m=") { // with a monotonic clock reading, setting the system clock can't end a drain
 		t.Errorf("nextLost = %s, want a time with a monotonic clock reading", f.nextLost)
 	}
 	f.tidy(g.Backends[0].Until)
 	if x := f.conns.next; !x.cut {
-		t.Error("a connection continues after its backend has expired, want it to end")
+		t.Error("a connection continues after its backend's deadline")
 	}
 }
 
 // TestRenamesKeepConnections renames a port and a service. Connections and flows must continue, and
-// max_connections must still include them.
+// must still count towards max_connections.
 func TestRenamesKeepConnections(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	other := serveAt(t, "127.0.0.1:0", named("other"))
@@ -262,7 +261,7 @@ func TestRenamesKeepConnections(t *testing.T) {
 	bounded := with(f, func(f *balancer.Frontend) { f.Port = "bounded"; f.Backends[0].MaxConnections = 1 })
 	d.apply(bounded)
 	if _, err := askOnce(f.AddrPort(), ""); err == nil {
-		t.Error("max_connections ignores a connection that was opened before the new name, want it included")
+		t.Error("max_connections ignores a connection that was opened before the rename")
 	}
 	d.apply(with(bounded, func(g *balancer.Frontend) {
 		g.Port = "moved"
@@ -271,8 +270,8 @@ func TestRenamesKeepConnections(t *testing.T) {
 	wantReset(t, c)
 }
 
-// TestRenameWhileDialling renames a service during a dial. The connection must count for the new
-// name.
+// TestRenameWhileDialling renames a service during a dial. The connection must be counted for the
+// new name.
 func TestRenameWhileDialling(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -298,9 +297,9 @@ func TestRenameWhileDialling(t *testing.T) {
 	}
 }
 
-// TestAffinityOutlivesRest makes a backend rest, and later makes it full. After each, its clients
-// must return to this backend. Only clients that have tried to connect to it themselves and failed
-// must stay on the other backend.
+// TestAffinityOutlivesRest makes a backend rest, and later makes it full. Afterwards, its clients
+// must return to it. Only clients whose own attempt to connect to it failed must stay on the other
+// backend.
 func TestAffinityOutlivesRest(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -364,6 +363,6 @@ func TestAffinityOutlivesRest(t *testing.T) {
 	}
 	back("after own failures")
 	if strings.Contains(fmt.Sprint(of[0].addr), "10.0.0.1") {
-		t.Error("a client keeps the backend that it could not reach, want the other backend")
+		t.Error("a client stays on the backend that it could not reach, want the other backend")
 	}
 }
