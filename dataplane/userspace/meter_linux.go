@@ -9,10 +9,10 @@ import (
 
 // meter measures how busy a loop is.
 type meter struct {
-	// since is the instant when the last wait ended. Zero means that the loop is waiting or halted.
-	// The janitor reads it.
+	// since is the instant when the last wait ended, or zero if the loop is waiting or halted. The
+	// janitor reads it.
 	since atomic.Int64
-	// load is the percentage of the last period in which the loop did not wait.
+	// load is the percentage of the last period that the loop did not spend waiting.
 	load atomic.Int64
 	woke int64 // the instant when the last wait ended
 
@@ -22,7 +22,6 @@ type meter struct {
 // period is the time over which the load is measured.
 const period = 100 * time.Millisecond
 
-// sleep records the start of a wait.
 func (m *meter) sleep(now int64) {
 	m.since.Store(0)
 	m.from = now
@@ -37,7 +36,7 @@ func (m *meter) wake(now int64) bool {
 	if passed < int64(period) {
 		return false
 	}
-	m.load.Store(100 * (passed - m.waited) / passed) // rounded down, so a quiet loop has none
+	m.load.Store(100 * (passed - m.waited) / passed) // rounded down, so an idle loop has a load of 0
 	m.began, m.waited = now, 0
 	return true
 }
@@ -48,11 +47,11 @@ func (m *meter) rest() {
 	m.load.Store(0)
 }
 
-// slice is the time for which a loop runs before the kernel's scheduler lets other threads run.
-// With a short slice, the scheduler prefers the loop when an event arrives.
+// slice is how long a loop runs before the kernel's scheduler lets other threads run. With a short
+// slice, the scheduler prefers the loop when an event arrives.
 const slice = 100 * time.Microsecond
 
-// shortenSlice sets the slice of this thread. It needs no privilege, and has no effect before Linux
+// shortenSlice sets this thread's slice. It needs no privilege, and has no effect before Linux
 // 6.12.
 func shortenSlice() {
 	attr, err := unix.SchedGetAttr(0, 0)

@@ -10,7 +10,7 @@ import (
 )
 
 // TestAnnouncesSmallerSegments changes mss while a socket is open. New clients must then send
-// segments of at most that size.
+// segments of at most mss bytes.
 func TestAnnouncesSmallerSegments(t *testing.T) {
 	good := serveAt(t, "127.0.0.1:0", named("good"))
 	d := start(t, Options{})
@@ -30,7 +30,7 @@ func TestAnnouncesSmallerSegments(t *testing.T) {
 			t.Fatal(err)
 		}
 		if mss > 0 && got > mss || mss == 0 && got < 10000 {
-			t.Errorf("segment size of the client = %d, want at most mss = %d, or a large size if mss is 0", got, mss)
+			t.Errorf("client's segment size = %d, want at most mss = %d, or a large size if mss is 0", got, mss)
 		}
 		if err := c.Close(); err != nil {
 			t.Error(err)

@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Observe returns the frontends that this process serves. With redirects, it also reports rules
-// that differ from the expected ones, or that an earlier process left, as damage.
+// Observe returns the frontends that this process serves. With redirects, it also reports as damage
+// any rules that are not as expected or that an earlier process left behind.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
 	d.applying.Lock()
 	defer d.applying.Unlock()
@@ -37,7 +37,7 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 
 // Intact returns a description of missing redirect rules, or "". Sockets can't disappear.
 func (d *Dataplane) Intact(ctx context.Context) (string, error) {
-	d.discard() // the engine calls Intact after it has applied everything
+	d.discard() // the engine calls Intact only after it has applied everything
 	reason, err := d.tables.intact(ctx)
 	if reason != "" || err != nil {
 		return reason, err
@@ -47,13 +47,13 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	return d.replies.intact()
 }
 
-// usesClients reports whether a frontend opens connections from the addresses of clients.
+// usesClients reports whether any frontend connects to backends from clients' addresses.
 func (d *Dataplane) usesClients() bool {
 	return slices.ContainsFunc(d.list(), func(f *frontend) bool { return !f.isRemoved() && f.conf.Load().Source == balancer.ClientSource })
 }
 
-// usesClientsAt reports whether the frontend of a key opens connections from the addresses of
-// clients.
+// usesClientsAt reports whether the frontend with this key connects to backends from clients'
+// addresses.
 func (d *Dataplane) usesClientsAt(key balancer.Key) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -61,7 +61,6 @@ func (d *Dataplane) usesClientsAt(key balancer.Key) bool {
 	return f != nil && !f.isRemoved() && f.conf.Load().Source == balancer.ClientSource
 }
 
-// list returns all frontends, in no particular order.
 func (d *Dataplane) list() []*frontend {
 	d.mu.Lock()
 	defer d.mu.Unlock()

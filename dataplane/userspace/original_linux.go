@@ -14,8 +14,8 @@ import (
 // originalDst is the value of both SO_ORIGINAL_DST and IP6T_SO_ORIGINAL_DST.
 const originalDst = 80
 
-// originalOf returns the original destination of a redirected connection. For other connections it
-// returns the socket's own address, or an error.
+// originalOf returns the original destination of a redirected connection. For a connection that was
+// not redirected, it returns the socket's own address or an error.
 func originalOf(fd int, is4 bool) (netip.AddrPort, error) {
 	if is4 {
 		return original4(fd)
@@ -23,7 +23,7 @@ func originalOf(fd int, is4 bool) (netip.AddrPort, error) {
 	return original6(fd)
 }
 
-// original4 reads a sockaddr_in (family, port, address) into the only structure of x/sys that is
+// original4 reads a sockaddr_in (family, port, address) into the only structure in x/sys that is
 // large enough.
 func original4(fd int) (netip.AddrPort, error) {
 	s, err := unix.GetsockoptIPv6Mreq(fd, unix.SOL_IP, originalDst)
@@ -44,7 +44,6 @@ func original6(fd int) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(netip.AddrFrom16(s.Addr.Addr).Unmap(), port), nil
 }
 
-// wantDestination makes the socket report the destination address of each datagram.
 func wantDestination(fd uintptr, is4 bool) error {
 	if is4 {
 		return unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
@@ -69,7 +68,7 @@ func destinationOf(control []byte, is4 bool) netip.Addr {
 			ip, device = m.Dst, m.IfIndex
 		}
 	}
-	a, _ := netip.AddrFromSlice(ip) // invalid if control has no address
+	a, _ := netip.AddrFromSlice(ip) // invalid if control contains no address
 	if a.Is6() && a.IsLinkLocalUnicast() {
 		return a.WithZone(strconv.Itoa(device))
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // openOrigins opens the connection to conntrack that is used to find the original destinations of
-// datagrams to port ranges. Unlike a TCP socket, a UDP socket does not know them.
+// datagrams to port ranges. UDP sockets, unlike TCP sockets, do not know the original destination.
 func (r *redirect) openOrigins() error {
 	if r.origins != nil {
 		return nil

@@ -20,7 +20,7 @@ const (
 	dropsClients = false
 	// holds is false because these systems can't hold a closed port.
 	holds = false
-	// hasClientSource is false because only Linux can use the addresses of clients.
+	// hasClientSource is false because only Linux can connect from clients' addresses.
 	hasClientSource = false
 	// maxPorts is the limit of the bind interception, because there are no redirects.
 	maxPorts = maxBoundPorts
@@ -34,13 +34,13 @@ func canFilter() bool { return false }
 // inheritOptions does nothing, because package net sets the options of each connection.
 func inheritOptions(uintptr) error { return nil }
 
-// anyAddress does nothing, so a socket can only be bound to an existing address of the host.
+// anyAddress does nothing, so a socket can be bound only to an existing address of the host.
 func anyAddress(uintptr, netip.Addr) error { return nil }
 
 // announce does nothing, so the kernel selects segment sizes.
 func announce(uintptr, int) error { return nil }
 
-// newInterception returns the only interception on these systems.
+// newInterception returns the bind interception, the only one on these systems.
 func newInterception(o Options, _ *Dataplane) (interception, string, error) {
 	if o.Intercept == Redirect {
 		return nil, "", fmt.Errorf("intercepting by redirect: %s has no iptables: use bind", runtime.GOOS)
@@ -48,7 +48,7 @@ func newInterception(o Options, _ *Dataplane) (interception, string, error) {
 	return bind{}, "bind", nil
 }
 
-// Cleanup does nothing, because sockets end with their process.
+// Cleanup does nothing, because sockets are closed when their process exits.
 func Cleanup(context.Context, bool) ([]string, error) { return nil, nil }
 
 // heldPort is a placeholder, because only Linux can hold closed ports.
@@ -72,7 +72,7 @@ func (*Dataplane) adopt(*frontend)                           {}
 func (*Dataplane) discard()                                  {}
 func (*portSockets) adoptFlowsLocked()                       {}
 
-// Replies is a placeholder, because only Linux can use the addresses of clients.
+// Replies is a placeholder, because only Linux can connect from clients' addresses.
 type Replies struct{}
 
 // NewReplies returns the placeholder.
@@ -85,13 +85,12 @@ func (*Replies) intact() (string, error)                                        
 func (*Replies) closed(bool)                                                      {}
 func (*Replies) release(*Dataplane) error                                         { return nil }
 
-// dialFlow opens the socket of a flow to a backend at an address.
 func (f *frontend) dialFlow(_ *config, _ netip.Addr, to netip.AddrPort) (*net.UDPConn, bool, error) {
 	socket, err := net.DialUDP(network(f.key), nil, net.UDPAddrFromAddrPort(to))
 	return socket, false, err
 }
 
-// localPorts returns 0, which means that the number is unknown.
+// localPorts returns 0 because the number is unknown.
 func localPorts() int { return 0 }
 
 // arrival returns a function that does not wait, because the following read waits.
@@ -99,7 +98,6 @@ func arrival(*net.UDPConn) func() error { return func() error { return nil } }
 
 func widen(*net.UDPConn) {}
 
-// receive passes each datagram of the backend to use, until the socket fails or is closed.
 func (x *flow) receive(use func([]byte)) error {
 	buf := make([]byte, datagram)
 	for {

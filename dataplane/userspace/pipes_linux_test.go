@@ -20,8 +20,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestIdleConnectionsHoldNoPipes sends large answers. Afterwards, the idle connections must have
-// only a few open pipes. The budget of descriptors must include all of these pipes.
+// TestIdleConnectionsHoldNoPipes receives large answers on many connections. Afterwards, the idle
+// connections must have only a few open pipes, and the descriptor budget must include all of them.
 func TestIdleConnectionsHoldNoPipes(t *testing.T) {
 	const n, stalled = 100, 10
 	s := serveAt(t, "127.0.0.1:0", named("s"))
@@ -40,21 +40,21 @@ func TestIdleConnectionsHoldNoPipes(t *testing.T) {
 		}
 		eventually(t, fmt.Sprintf("%d idle connections after %d bytes each", n, size), func() error {
 			if pipes := pipeEnds(); pipes > n/5 {
-				return fmt.Errorf("descriptors of pipes = %d, want at most %d", pipes, n/5)
+				return fmt.Errorf("pipe descriptors = %d, want at most %d", pipes, n/5)
 			}
 			return nil
 		})
 	}
-	for range stalled { // clients of these connections do not read, so data fills the sockets and pipes
+	for range stalled { // these clients do not read, so data fills the sockets and pipes
 		mustConnect(t, floods.AddrPort())
 	}
 	eventually(t, "the clients that don't read", func() error {
 		pipes, counted := pipeEnds(), int(d.budget.used.Load())
 		if most := 2 * pipesFor(int(d.budget.limit), memory()); pipes > most {
-			t.Fatalf("descriptors of pipes = %d, want at most %d", pipes, most)
+			t.Fatalf("pipe descriptors = %d, want at most %d", pipes, most)
 		}
 		if want := 2 + 2*(n+stalled) + pipes; counted != want || len(connections(t, d.Dataplane)) != n+stalled {
-			return fmt.Errorf("counted descriptors = %d, want %d, which includes %d of pipes", counted, want, pipes)
+			return fmt.Errorf("counted descriptors = %d, want %d, including %d pipe descriptors", counted, want, pipes)
 		}
 		return nil
 	})
@@ -85,8 +85,8 @@ func TestBulkWithoutPipes(t *testing.T) {
 	}
 }
 
-// TestPipesAreBounded calculates the maximum number of pipes. Descriptors must limit this number,
-// and so must the memory that pipes use while clients do not read.
+// TestPipesAreBounded calculates the maximum number of pipes. The number must be limited by the
+// descriptors, and by the memory that pipes use while clients do not read.
 func TestPipesAreBounded(t *testing.T) {
 	for _, c := range []struct {
 		limit  int
@@ -94,20 +94,20 @@ func TestPipesAreBounded(t *testing.T) {
 		want   int
 	}{{1024, 16 << 30, 64}, {1 << 20, 16 << 30, 512}, {1 << 20, 512 << 20, 16}, {8, 16 << 30, 0}, {1024, 0, 0}} {
 		if got := pipesFor(c.limit, c.memory); got != c.want {
-			t.Errorf("maximum number of pipes = %d with %d descriptors and %d bytes of memory, want %d", got, c.limit, c.memory, c.want)
+			t.Errorf("pipesFor = %d with %d descriptors and %d bytes of memory, want %d", got, c.limit, c.memory, c.want)
 		}
 	}
 	have := memory()
 	if have < 16<<20 {
-		t.Fatalf("memory of the machine = %d bytes, want at least 16 MiB", have)
+		t.Fatalf("memory() = %d bytes, want at least 16 MiB", have)
 	}
 	if p := newPipes(newBudget(1 << 30)); uint64(p.max)*pipeSize > have/32 {
-		t.Errorf("maximum number of pipes = %d, want pipes that use at most a 32nd of %d bytes", p.max, have)
+		t.Errorf("maximum number of pipes = %d, want at most a 32nd of %d bytes in pipes", p.max, have)
 	}
 }
 
-// TestUrgentByteInBulk sends an out-of-band byte within bulk data, at which splice stops. The
-// connection must continue, and must have no pipe at the end.
+// TestUrgentByteInBulk sends an out-of-band byte within bulk data, where splice stops. The
+// connection must continue, and must release its pipe when the data ends.
 func TestUrgentByteInBulk(t *testing.T) {
 	const size = 300_000
 	got := make(chan int, 2)
@@ -145,14 +145,14 @@ func TestUrgentByteInBulk(t *testing.T) {
 	}
 	eventually(t, "the pipe to be given back", func() error {
 		if n := pipeEnds(); n > 2*sparePipes {
-			return fmt.Errorf("open descriptors of pipes = %d, want fewer", n)
+			return fmt.Errorf("open pipe descriptors = %d, want fewer", n)
 		}
 		return nil
 	})
 }
 
-// TestBulkLeavesTimeToOthers relays data from a side that has sent 8 MiB, with and without pipes.
-// The relay must stop after its quota, so that other connections get their turn.
+// TestBulkLeavesTimeToOthers relays 8 MiB from one side, with and without pipes. The relay must
+// stop when its quota is used up, so other connections get their turn.
 func TestBulkLeavesTimeToOthers(t *testing.T) {
 	d := start(t, Options{})
 	l, err := newLoop(d.Dataplane, 0)
@@ -180,7 +180,7 @@ func TestBulkLeavesTimeToOthers(t *testing.T) {
 		c.sides = [2]side{{fd: int(from.Fd()), readable: true, bulk: true}, {fd: int(to.Fd())}}
 		l.pump(c, clientSide)
 		if n := c.in.Load(); n < quota || n > quota+pipeSize || len(l.hungry) != 1 {
-			t.Errorf("bytes relayed in one turn with at most %d pipes = %d, want %d to %d; sides that wait for another turn = %d, want 1", most, n, quota, quota+pipeSize, len(l.hungry))
+			t.Errorf("one turn with at most %d pipes: relayed bytes = %d, want %d to %d; sides waiting for another turn = %d, want 1", most, n, quota, quota+pipeSize, len(l.hungry))
 		}
 	}
 	for _, p := range l.spare {
@@ -190,7 +190,7 @@ func TestBulkLeavesTimeToOthers(t *testing.T) {
 
 // TestLastWordsReachSlowReaders resets a backend's connection while the client does not read. The
 // client must receive all data that the backend has sent, in messages or in bulk, and then the
-// reset. If the client leaves, the connection must end immediately.
+// reset. If the client closes its connection, the backend's side must be closed immediately.
 func TestLastWordsReachSlowReaders(t *testing.T) {
 	for i, size := range []int{12_000, 200_000, 100_000} {
 		lost := make(chan struct{})
@@ -237,17 +237,17 @@ func TestLastWordsReachSlowReaders(t *testing.T) {
 				return nil
 			})
 			if took := time.Since(began); took > resetDrainTime/2 {
-				t.Errorf("time from the end of the client to the end of its connection = %s, want less", took)
+				t.Errorf("connection closed %s after its client, want less", took)
 			}
 		} else if n, err := io.Copy(io.Discard, c); n != int64(size) || !isReset(err) {
-			t.Errorf("received bytes = %d, then the error %v; want %d, then a reset", n, err, size)
+			t.Errorf("received bytes = %d, then error %v; want %d, then a reset", n, err, size)
 		}
 	}
 }
 
 // TestUrgentByteInMessage sends a short text with an out-of-band byte in the middle. The whole text
-// arrives before the loop reads it. Both parts of the text must be relayed, although a read stops
-// at the byte, and no further event follows.
+// arrives before the loop reads it. Both halves of the text must be relayed, although a read stops
+// at the byte and no more events follow.
 func TestUrgentByteInMessage(t *testing.T) {
 	got := make(chan string, 1)
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
@@ -301,7 +301,6 @@ func TestUrgentByteInMessage(t *testing.T) {
 	arrives("abcdef")
 }
 
-// echo sends a line, and checks that the server echoes it.
 func echo(t testing.TB, c *client, line string) {
 	t.Helper()
 	if _, err := io.WriteString(c, line+"\n"); err != nil {
@@ -316,7 +315,7 @@ func echo(t testing.TB, c *client, line string) {
 	}
 }
 
-// countTo returns a line with the numbers up to n. In this line, missing or reordered parts can be
+// countTo returns a line with the numbers up to n, in which missing or reordered parts can be
 // detected.
 func countTo(n int) string {
 	var b strings.Builder
@@ -326,12 +325,11 @@ func countTo(n int) string {
 	return b.String()
 }
 
-// zeros is a reader that returns zeros without end.
 type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
-// pipeEnds returns the number of open descriptors that belong to pipes with the capacity pipeSize.
+// pipeEnds returns the number of open descriptors of pipes with the capacity pipeSize.
 func pipeEnds() (n int) {
 	entries, _ := os.ReadDir("/proc/self/fd")
 	for _, e := range entries {
@@ -347,7 +345,7 @@ func pipeEnds() (n int) {
 }
 
 // TestResetInBulk resets one side of a connection after bulk data, so splice detects the reset. The
-// other side must also be reset, even if it has closed its own direction. Otherwise, truncated data
+// other side must also be reset, even if it has already stopped sending. Otherwise, truncated data
 // would look complete.
 func TestResetInBulk(t *testing.T) {
 	const size = 64 << 10
@@ -371,23 +369,23 @@ func TestResetInBulk(t *testing.T) {
 			}
 			read <- struct{}{}
 			if _, err := io.Copy(io.Discard, c); !isReset(err) {
-				t.Fatalf("error after a reset by the backend = %v, want a reset; half-closed by the client = %v", err, half)
+				t.Fatalf("client after the backend's reset: error = %v, want a reset; client half-closed = %v", err, half)
 			}
 		}
 	}
 }
 
 // TestResetWhileTheOtherSideIsBlocked resets a client while the backend does not read the client's
-// data. The connection must end soon after resetDrainTime.
+// data. The connection must be closed soon after resetDrainTime.
 func TestResetWhileTheOtherSideIsBlocked(t *testing.T) {
 	done := make(chan struct{})
 	s := serveAt(t, "127.0.0.1:0", func(net.Conn) { <-done })
 	d := start(t, Options{})
-	t.Cleanup(func() { close(done) }) // this must run before the check for goroutines
+	t.Cleanup(func() { close(done) }) // must run before the goroutine check
 	f := frontendAt("127.77.0.65:9000", s.addr)
 	d.apply(f)
 	c := mustConnect(t, f.AddrPort())
-	for sent := int64(1); sent > 0; { // write until the connection accepts no more data
+	for sent := int64(1); sent > 0; { // writes until the connection accepts no more data
 		_ = c.SetDeadline(time.Now().Add(300 * time.Millisecond))
 		sent, _ = io.Copy(c, io.LimitReader(zeros{}, 1<<30))
 	}

@@ -14,19 +14,19 @@ type portSockets struct {
 	// at is the VIP and the port. The port is 0 if the socket serves a redirected range.
 	at netip.AddrPort
 
-	// The frontend's mu guards the fields below. listener or packets is the open socket, and nil if
-	// there is none. In that case, held may hold the closed port.
+	// The frontend's mu guards the fields below. listener or packets is the open socket. If both
+	// are nil, held may hold the closed port.
 	listener *listener
 	packets  *net.UDPConn
 	held     *heldPort
 }
 
-// opens reports whether connections to a port belong to the frontend, and not to a narrower one.
+// opens reports whether connections to a port belong to this frontend and not to a narrower one.
 func (c *config) opens(port uint16) bool {
 	return !c.Key.Port.IsRange() || slices.ContainsFunc(c.Open, func(p balancer.PortRange) bool { return p.Contains(port) })
 }
 
-// bindPortsLocked adds an entry to f.ports for each port at which a bound frontend needs sockets.
+// bindPortsLocked adds an entry to f.ports for each port for which a bound frontend needs a socket.
 func (f *frontend) bindPortsLocked() {
 	if !f.key.Port.IsRange() {
 		return
@@ -44,7 +44,7 @@ func (f *frontend) bindPortsLocked() {
 	}
 }
 
-// closeNarrowerLocked closes the sockets and ends the flows at ports that now belong to a narrower
+// closeNarrowerLocked closes the sockets and ends the flows on ports that now belong to a narrower
 // frontend.
 func (f *frontend) closeNarrowerLocked(c *config) {
 	if !c.Key.Port.IsRange() {
@@ -64,7 +64,7 @@ func (f *frontend) closeNarrowerLocked(c *config) {
 	})
 }
 
-// redirectedLocked returns the sockets to which the redirect of a frontend leads.
+// redirectedLocked returns the sockets to which f's redirect leads.
 func (f *frontend) redirectedLocked() *portSockets {
 	if len(f.ports) == 0 {
 		f.ports = []*portSockets{{f: f, at: netip.AddrPortFrom(f.key.Addr, 0)}}
@@ -72,12 +72,11 @@ func (f *frontend) redirectedLocked() *portSockets {
 	return f.ports[0]
 }
 
-// receivesLocked reports whether a UDP socket is open.
+// receivesLocked reports whether f has an open UDP socket.
 func (f *frontend) receivesLocked() bool {
 	return slices.ContainsFunc(f.ports, func(p *portSockets) bool { return p.packets != nil })
 }
 
-// shutLocked closes the sockets.
 func (p *portSockets) shutLocked() {
 	p.shutListenerLocked()
 	p.shutPacketsLocked()
@@ -99,7 +98,7 @@ func (p *portSockets) shutPacketsLocked() {
 }
 
 // holdLocked keeps the port at the VIP closed. Otherwise, a program that opens the port would
-// receive the clients.
+// receive the VIP's clients.
 func (p *portSockets) holdLocked(silent bool) error {
 	if p.held != nil {
 		return nil
@@ -117,21 +116,19 @@ func (p *portSockets) letGoLocked() {
 	p.held = nil
 }
 
-// key returns a key with the address and port of the socket.
 func (p *portSockets) key() balancer.Key { return keyAt(p.at, p.f.key.Proto) }
 
-// servedLocked reports whether the socket serves clients, or the port is closed because c requires
-// it.
+// servedLocked reports whether the socket serves clients, or the port is closed as c requires.
 func (p *portSockets) servedLocked(c *config) bool {
 	return p.listener != nil || p.packets != nil || c.closed() && (p.held != nil || !holds)
 }
 
-// target returns the address and port at which a backend serves the clients of port. For a port
-// range, the port in the argument backend corresponds to the first port of the range.
+// target returns the backend address and port that serves the clients of port. For a port range,
+// the argument backend contains the port that corresponds to the first port of the range.
 func (f *frontend) target(backend netip.AddrPort, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(backend.Addr(), backend.Port()+port-f.key.Port.First())
 }
 
-// refusesPort reports whether err means that a backend refuses one port of a range. Such a backend
-// is not down: only some of its ports may be in use.
+// refusesPort reports whether err means that a backend refuses one port of a range. This does not
+// mean that the backend is down, because it may use only some of the ports.
 func (f *frontend) refusesPort(err error) bool { return f.key.Port.IsRange() && isRefusal(err) }

@@ -50,21 +50,21 @@ func TestFlowsLeavePortsToOthers(t *testing.T) {
 	}
 	for i := range 2 * ports {
 		if _, err := askUDPFor(client(1+i), "x", wait.Bound(time.Second)); err != nil {
-			t.Fatalf("error of client %d = %v, want nil", i, err)
+			t.Fatalf("client %d: error = %v, want nil", i, err)
 		}
 	}
 	if c, err := net.ListenUDP("udp4", nil); err != nil {
-		t.Errorf("error when another program binds a port = %v, want nil", err)
+		t.Errorf("another program binds a port: error = %v, want nil", err)
 	} else {
 		_ = c.Close()
 	}
 	if all := reports.of(at); len(all) > 0 {
-		t.Errorf("reports about the backend = %v, want none because the shortage is not its fault", all)
+		t.Errorf("reports about the backend = %v, want none because it is not at fault", all)
 	}
 }
 
 // TestLocalPortsUsedUp opens more connections to an endpoint than there are local ports. The
-// shortage must be reported and counted. It must not count as a failure of the endpoint.
+// shortage must be reported and counted, but not as the endpoint's failure.
 func TestLocalPortsUsedUp(t *testing.T) {
 	lab.New(t)
 	const file = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -87,7 +87,7 @@ func TestLocalPortsUsedUp(t *testing.T) {
 	for i := range 12 {
 		from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 30000 + i}
 		c, err := net.DialTCP("tcp4", from, net.TCPAddrFromAddrPort(f.AddrPort()))
-		if err == nil { // if there was an error, the connection was reset immediately
+		if err == nil { // otherwise, the connection was reset immediately
 			t.Cleanup(func() { _ = c.Close() })
 		}
 	}

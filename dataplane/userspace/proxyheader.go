@@ -20,13 +20,14 @@ func header(version balancer.ProxyProtocol, client, vip netip.AddrPort) ([]byte,
 	return format(h, proxyproto.TCPv4, client, vip)
 }
 
-// flowHeader returns the PROXY header of a UDP flow, which always has version 2.
+// flowHeader returns the PROXY header of a UDP flow, which always uses version 2.
 func flowHeader(client, vip netip.AddrPort) ([]byte, error) {
 	h := proxyproto.Header{Version: 2, SourceAddr: net.UDPAddrFromAddrPort(client), DestinationAddr: net.UDPAddrFromAddrPort(vip)}
 	return format(h, proxyproto.UDPv4, client, vip)
 }
 
-// format encodes a PROXY header. The argument ipv4 is its transport protocol over IPv4.
+// format encodes a PROXY header. The argument ipv4 selects the transport protocol, in its IPv4
+// variant.
 func format(h proxyproto.Header, ipv4 proxyproto.AddressFamilyAndProtocol, client, vip netip.AddrPort) ([]byte, error) {
 	h.Command, h.TransportProtocol = proxyproto.PROXY, ipv4
 	if !vip.Addr().Is4() || !client.Addr().Is4() { // an accepted PROXY header may name a client of the other family

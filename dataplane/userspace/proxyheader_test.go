@@ -23,7 +23,7 @@ func TestProxyHeader(t *testing.T) {
 					in := bufio.NewReader(c)
 					h, err := proxyproto.Read(in)
 					if err != nil {
-						t.Errorf("error when the header was read = %v, want nil", err)
+						t.Errorf("reading the header: %v", err)
 						return
 					}
 					line, _ := in.ReadString('\n')
@@ -70,7 +70,7 @@ func FuzzHeader(f *testing.F) {
 		in := bufio.NewReader(bytes.NewReader(append(text, "rest"...)))
 		h, err := proxyproto.Read(in)
 		if err != nil {
-			t.Fatalf("error when %q was read = %v, want nil", text, err)
+			t.Fatalf("reading %q: error = %v, want nil", text, err)
 		}
 		if got := h.SourceAddr.(*net.TCPAddr).AddrPort(); netip.AddrPortFrom(got.Addr().Unmap(), got.Port()) != source {
 			t.Errorf("client = %s, want %s", got, source)
@@ -84,9 +84,9 @@ func FuzzHeader(f *testing.F) {
 	})
 }
 
-// TestFlowHeader sends datagrams through a frontend that adds PROXY headers of version 2. Only
+// TestFlowHeader sends datagrams through a frontend that adds version 2 PROXY headers. Only
 // datagrams before the first reply must have a header. If an endpoint refuses a flow, datagrams to
-// the next endpoint must have a header again.
+// the next endpoint must again have a header.
 func TestFlowHeader(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		dead, stop := startUDPServer(t, net.JoinHostPort(host, "0"), "dead")
@@ -110,7 +110,7 @@ func TestFlowHeader(t *testing.T) {
 			})
 			h, err := proxyproto.Read(bufio.NewReader(strings.NewReader(got)))
 			if err != nil || h.SourceAddr.String() != c.LocalAddr().String() || h.DestinationAddr.String() != vip.String() || h.TransportProtocol.IsStream() {
-				t.Errorf("header in %q = %v, error = %v; want the client %s, the VIP %s and UDP", got, h, err, c.LocalAddr(), vip)
+				t.Errorf("header in %q = %v, error = %v; want client %s, VIP %s and UDP", got, h, err, c.LocalAddr(), vip)
 			}
 			if got != string(want)+"one" {
 				t.Errorf("first datagram = %q, want %q", got, string(want)+"one")
@@ -122,7 +122,7 @@ func TestFlowHeader(t *testing.T) {
 	}
 }
 
-// exchange sends a datagram through a frontend. It returns the datagram that the endpoint has
+// exchange sends a datagram through a frontend, and returns the datagram that the endpoint
 // received.
 func exchange(c *net.UDPConn, text string) (string, error) {
 	_ = c.SetDeadline(time.Now().Add(time.Second))

@@ -13,15 +13,15 @@ import (
 	"vipd/dataplane/internal/portmap"
 )
 
-// rangesTable is the name of the table with the redirects of port ranges, in each family.
+// rangesTable is the name, in each family, of the table with the redirects of port ranges.
 const rangesTable = "vipd-redirect-ranges"
 
-// rangesPriority lets the redirects of single ports run first, so they win. A port of a range keeps
-// a redirect while a frontend of that single port is added or removed.
+// rangesPriority makes these rules run after the redirects of single ports, which therefore win. A
+// port of a range is redirected even while a frontend of that single port is added or removed.
 const rangesPriority = -102
 
-// rangeRedirects describes a table that redirects packets to the port that its map holds for their
-// destination.
+// rangeRedirects describes a table that redirects each packet to the port that the table's map
+// holds for the packet's destination.
 func rangeRedirects() portmap.Kind {
 	chain := func(name string, at nft.Point) nft.Chain {
 		return nft.Chain{Name: name, Hook: &nft.Hook{Type: nft.NAT, Point: at, Priority: rangesPriority}}
@@ -44,7 +44,8 @@ type redirects struct {
 	ranges *portmap.Table
 }
 
-// newRedirects returns an error if a trial shows that redirects of single ports do not work.
+// newRedirects returns the redirects of a family. It returns an error if a trial shows that
+// redirects of single ports do not work.
 func newRedirects(family inet.Family) (*redirects, error) {
 	single, err := guard.NewRedirects(family)
 	if err != nil {
@@ -57,7 +58,7 @@ func newRedirects(family inet.Family) (*redirects, error) {
 	r := &redirects{single: single, ranges: portmap.New(conn, family, rangeRedirects())}
 	if r.ranges.Works() != nil || conn.Listen() != nil {
 		r.ranges = nil
-		_ = conn.Close() // only the trial used it
+		_ = conn.Close() // only the trial used the connection
 	}
 	return r, nil
 }

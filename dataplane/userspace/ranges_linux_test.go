@@ -15,7 +15,8 @@ import (
 )
 
 // rangeAt returns a frontend with a port range. open lists the parts of the range that belong to
-// the frontend; by default, all do. The port of backend corresponds to the first port of the range.
+// the frontend; the default is the whole range. backend contains the port that corresponds to the
+// first port of the range.
 func rangeAt(key string, backend netip.AddrPort, open ...balancer.PortRange) *balancer.Frontend {
 	f := frontendAt(key, backend)
 	f.Service = balancer.Name("range-" + f.Key.Port.String())
@@ -25,8 +26,8 @@ func rangeAt(key string, backend netip.AddrPort, open ...balancer.PortRange) *ba
 	return f
 }
 
-// askAt sends a request to a port of 10.96.0.1 from a fixed port of the remote host. It returns the
-// port at which the server received the request.
+// askAt sends a request to a port of 10.96.0.1, from a fixed port on the remote host. It returns
+// the port on which the server received the request.
 func (w *twoHosts) askAt(t *testing.T, network string, from, port uint16) (uint16, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
@@ -38,22 +39,22 @@ func (w *twoHosts) askAt(t *testing.T, network string, from, port uint16) (uint1
 	}
 	defer c.Close()
 	if tcp, ok := c.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // so the port can be used again immediately
+		_ = tcp.SetLinger(0) // makes the port available again immediately
 	}
 	a, err := lab.AskWithin(c, wait.Patience)
 	return a.Local.Port(), err
 }
 
-// wantPorts sends requests to the ports of the VIP in want, and compares the ports at which the
-// backend receives them. Zero means that the client must be refused. All UDP requests have the same
-// source port.
+// wantPorts sends requests to the VIP ports in want, and compares the ports on which the backend
+// receives them. Zero means that the client must be refused. All UDP requests have the same source
+// port.
 func (w *twoHosts) wantPorts(t *testing.T, step string, want map[uint16]uint16) {
 	t.Helper()
 	for port, backend := range want {
 		for network, from := range map[string]uint16{"tcp": 0, "udp": 40_000} {
 			got, err := w.askAt(t, network, from, port)
 			if got != backend || (err == nil) != (backend != 0) {
-				t.Errorf("%s: %s port %d leads to port %d, %v; want port %d", step, network, port, got, err, backend)
+				t.Errorf("%s: backend port for %s port %d = %d, %v; want %d", step, network, port, got, err, backend)
 			}
 		}
 	}
@@ -124,8 +125,8 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestRangeHandOver hands over connections and flows that lead to ports of a range. They must
-// continue at the same ports, and new clients must be served.
+// TestRangeHandOver hands over connections and flows to ports of a range. They must continue on the
+// same ports, and new clients must be served.
 func TestRangeHandOver(t *testing.T) {
 	for _, intercept := range []Interception{Redirect, Bind} {
 		t.Run(string(intercept), func(t *testing.T) {
@@ -135,7 +136,7 @@ func TestRangeHandOver(t *testing.T) {
 					w.remote.Echo(network, "s", netip.AddrPortFrom(netip.MustParseAddr("10.9.0.2"), port))
 				}
 			}
-			before, err := New(Options{Intercept: intercept}) // not start, which would report netlink sockets that close only when a process exits
+			before, err := New(Options{Intercept: intercept}) // start would report the netlink sockets, which are closed only when a process exits
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -152,7 +153,7 @@ func TestRangeHandOver(t *testing.T) {
 					}
 					t.Cleanup(func() { _ = c.Close() })
 					if a, err := lab.Ask(c); err != nil || fmt.Sprint(a.Local.Port()) != port {
-						t.Fatalf("%s port %s leads to %s, %v; want the same port", network, port, a.Local, err)
+						t.Fatalf("backend address for %s port %s = %s, %v; want the same port", network, port, a.Local, err)
 					}
 					open = append(open, c)
 				}
@@ -169,10 +170,10 @@ func TestRangeHandOver(t *testing.T) {
 			killed := dataplane.ConnectionQuery{Frontend: balancer.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 7009, Proto: balancer.TCP}}
 			conns, err := dataplane.Connections(t.Context(), next, dataplane.ConnectionQuery{Service: frontends[0].Service})
 			if err != nil || len(conns) != 4 {
-				t.Errorf("connections of the range = %v, %v; want 4", conns, err)
+				t.Errorf("connections to the range = %v, %v; want 4", conns, err)
 			}
 			if n, err := next.Kill(t.Context(), killed); n != 1 || err != nil {
-				t.Errorf("killed connections of port 7009 = %d, %v; want 1", n, err)
+				t.Errorf("killed connections to port 7009 = %d, %v; want 1", n, err)
 			}
 			w.wantPorts(t, "after the handover", map[uint16]uint16{7000: 7000, 7009: 7009})
 		})
@@ -180,18 +181,18 @@ func TestRangeHandOver(t *testing.T) {
 }
 
 // TestRefusedPortOfRange connects to ports of a range at which the backend does not listen. The
-// clients must be refused, and the backend must neither rest nor be reported.
+// clients must be refused. The backend must not rest, and no failure may be reported.
 func TestRefusedPortOfRange(t *testing.T) {
 	w := newTwoHosts(t)
 	w.remote.Echo("tcp", "s", netip.MustParseAddrPort("10.9.0.2:7000"))
 	w.remote.Echo("udp", "s", netip.MustParseAddrPort("10.9.0.2:7000"))
 	d := redirecting(t)
-	d.ReportDials(func(to balancer.Target, err error) { t.Errorf("dial of %s = %v, want no report", to, err) })
+	d.ReportDials(func(to balancer.Target, err error) { t.Errorf("report about %s = %v, want no report", to, err) })
 	backend := netip.MustParseAddrPort("10.9.0.2:7000")
 	tcp, udp := rangeAt("10.96.0.1:7000-7009/tcp", backend), rangeAt("10.96.0.1:7000-7009/udp", backend)
 	d.apply(tcp, udp)
 	if _, err := w.askAt(t, "tcp", 0, 7001); err == nil {
-		t.Error("error of tcp port 7001 = nil, want a reset")
+		t.Error("tcp port 7001: error = nil, want a reset")
 	}
 	c, err := w.remote.Dial(t.Context(), "udp", "10.96.0.1:7001")
 	if err != nil {
@@ -199,7 +200,7 @@ func TestRefusedPortOfRange(t *testing.T) {
 	}
 	defer c.Close()
 	if a, err := lab.AskWithin(c, 100*time.Millisecond); err == nil {
-		t.Errorf("udp port 7001 is answered by %s, want no answer", a.Local)
+		t.Errorf("udp port 7001: answer from %s, want no answer", a.Local)
 	}
 	for _, f := range []*balancer.Frontend{tcp, udp} {
 		if b := d.frontends[f.Key].conf.Load().backends[0]; b.restUntil.Load() != 0 || b.failures.Load() != 0 {
@@ -209,8 +210,8 @@ func TestRefusedPortOfRange(t *testing.T) {
 	w.wantPorts(t, "the open port", map[uint16]uint16{7000: 7000})
 }
 
-// TestBoundRangeLimit applies a range of 1,024 ports with the bind interception. This must be the
-// maximum that Capabilities permit, and every port must have a socket.
+// TestBoundRangeLimit applies a range of 1,024 ports with the bind interception. Capabilities must
+// report this as the maximum, and every port must have a socket.
 func TestBoundRangeLimit(t *testing.T) {
 	d := start(t, Options{Intercept: Bind})
 	if got := d.Capabilities().MaxPorts; got != maxBoundPorts {

@@ -16,14 +16,14 @@ import (
 
 // redirect is the interception by netfilter (guard.Redirects). All TCP frontends of a family share
 // a port. A UDP frontend has its own port, because UDP sockets do not know the original
-// destination. A frontend without active backends keeps its redirect, unless it is withdrawn. The
-// redirect then leads to a closed port that vipd holds. Otherwise a program of the host that
-// listens on the same port would get the clients.
+// destination. A frontend without active backends has a redirect to a closed port that vipd holds,
+// unless the frontend is withdrawn. Otherwise a program on the host that listens on the frontend's
+// port would get the clients.
 type redirect struct {
 	d        *Dataplane
 	families map[inet.Family]*redirectFamily
-	// origins finds the original destinations of datagrams to port ranges. It is nil until it is
-	// needed.
+	// origins is used to look up the original destinations of datagrams to port ranges. It is nil
+	// until it is needed.
 	origins *conntrack.Conn
 }
 
@@ -35,25 +35,24 @@ type redirectFamily struct {
 	// ranges reports whether the kernel can redirect port ranges.
 	ranges bool
 	cut    func(ctx context.Context, keys map[balancer.Key]bool, which func(*conntrack.Flow) bool) error
-	// shared is the listener of all TCP frontends. It is nil until it is needed.
+	// shared is the listener for all TCP frontends. It is nil until it is needed.
 	shared *listener
-	// closed holds the closed ports to which frontends without active backends are redirected.
 	closed map[closedPort]*heldPort
-	// ports holds the port to which each frontend should be redirected.
+	// ports holds the wanted redirect port of each frontend.
 	ports map[balancer.Key]uint16
 
 	mu sync.Mutex // guards the fields below
-	// installed holds the port to which the kernel now redirects each frontend.
+	// installed holds the redirect port of each frontend in the kernel.
 	installed map[balancer.Key]uint16
-	// stale holds the keys whose conntrack flows may lead to a wrong port.
+	// stale holds the keys of frontends whose conntrack flows may lead to a wrong port.
 	stale map[balancer.Key]bool
-	// sure reports whether the kernel's redirects are known to equal there, and stale is empty.
+	// sure reports whether the kernel's redirects are known to equal installed, and stale is empty.
 	sure bool
 }
 
-// redirector redirects connections of an address family. The type redirects implements it.
+// redirector redirects connections of an address family. redirects implements it.
 type redirector interface {
-	// Adopt keeps the redirects of an earlier process until the first Set.
+	// Adopt preserves an earlier process's redirects until the first Set.
 	Adopt()
 	Set(ctx context.Context, ports map[balancer.Key]uint16) error
 	Observe(ctx context.Context) (damage string, err error)
@@ -61,15 +60,15 @@ type redirector interface {
 	Close(ctx context.Context) error
 }
 
-// closedPort identifies a closed port to which clients are redirected if no backend is active.
-// There is one for each protocol, and another that is silent.
+// closedPort identifies a closed port to which clients are redirected if no backend is active. Each
+// protocol has two closed ports, one of which is silent.
 type closedPort struct {
 	proto  balancer.Protocol
 	silent bool
 }
 
-// newRedirect tests in which address families redirects work. If they work in neither, it returns
-// an error with the reasons.
+// newRedirect tests in which address families redirects work. If they work in neither family, it
+// returns an error with the reasons.
 func newRedirect(d *Dataplane) (*redirect, error) {
 	r := &redirect{d: d, families: map[inet.Family]*redirectFamily{}}
 	var reasons error
@@ -90,13 +89,12 @@ func newRedirect(d *Dataplane) (*redirect, error) {
 	return r, nil
 }
 
-// translates implements interception. If redirects do not work for a family, its frontends are
-// bound.
+// translates implements interception. In a family whose redirects do not work, frontends are bound.
 func (r *redirect) translates() (some, all bool) {
 	return true, len(r.families) == len(inet.Families())
 }
 
-// maxPorts implements interception. If redirects do not work for a family, the limit for bound
+// maxPorts implements interception. If redirects do not work in a family, the limit for bound
 // frontends applies.
 func (r *redirect) maxPorts() int {
 	limit := maxPorts
@@ -111,7 +109,7 @@ func (r *redirect) maxPorts() int {
 	return limit
 }
 
-// open requests the redirect of f. If redirects do not work for its family, open binds f.
+// open requests the redirect of f. If redirects do not work in f's family, it binds f.
 func (r *redirect) open(f *frontend) error {
 	family := r.families[inet.Of(f.key.Addr)]
 	if family == nil {
@@ -128,7 +126,8 @@ func (r *redirect) open(f *frontend) error {
 	return nil
 }
 
-// portOf returns the port to which traffic for f must be redirected, and opens the socket there.
+// portOf returns the port to which traffic for f must be redirected, and opens the socket on this
+// port.
 func (y *redirectFamily) portOf(f *frontend) (uint16, error) {
 	if f.key.Proto == balancer.UDP {
 		if port, err := y.packetsOf(f); port != 0 || err != nil {
@@ -140,7 +139,6 @@ func (y *redirectFamily) portOf(f *frontend) (uint16, error) {
 	return y.closedFor(f)
 }
 
-// closedFor returns the port to which traffic for f must be redirected while no backend is active.
 func (y *redirectFamily) closedFor(f *frontend) (uint16, error) {
 	kind := closedPort{f.key.Proto, f.conf.Load().NoEndpoints == balancer.DropClients}
 	if y.closed[kind] == nil {
@@ -176,7 +174,7 @@ func (y *redirectFamily) listen() (uint16, error) {
 	return y.port(), nil
 }
 
-// wildcard returns a key with the family's unspecified address and port 0.
+// wildcard returns a key with the unspecified address of the family and port 0.
 func (y *redirectFamily) wildcard(proto balancer.Protocol) balancer.Key {
 	if y.name == inet.IPv4 {
 		return balancer.Key{Addr: netip.IPv4Unspecified(), Proto: proto}
@@ -185,8 +183,8 @@ func (y *redirectFamily) wildcard(proto balancer.Protocol) balancer.Key {
 }
 
 // accept accepts connections from the shared socket, and passes each to its frontend. It resets
-// direct connections to the port of vipd. It also resets connections beyond a frontend's share,
-// because all frontends share the queue in which they would wait.
+// connections that clients open directly to the shared port. It also resets connections beyond a
+// frontend's share, because all frontends share the queue in which these would wait.
 func (y *redirectFamily) accept(ln *net.TCPListener) (err error) {
 	d := y.r.d
 	if y.shared, err = d.accept(ln, nil, y.frontendOf); err == nil {
@@ -195,7 +193,6 @@ func (y *redirectFamily) accept(ln *net.TCPListener) (err error) {
 	return err
 }
 
-// port returns the port of the shared socket.
 func (y *redirectFamily) port() uint16 { return y.shared.addr.AddrPort().Port() }
 
 // frontendOf returns the frontend of a redirected connection, and the original destination. The
@@ -208,7 +205,7 @@ func (y *redirectFamily) frontendOf(fd int) (*frontend, netip.AddrPort) {
 	return y.r.d.chains.at(keyAt(at, balancer.TCP)), at
 }
 
-// packetsOf opens or closes the socket of a UDP frontend, and returns the port for its redirect. It
+// packetsOf opens or closes a UDP frontend's socket, and returns the port for its redirect. It
 // returns 0 if new flows must not reach the socket. The caller holds the dataplane's lock.
 func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 	f.mu.Lock()
@@ -242,7 +239,7 @@ func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 		p.receiveFrom(pc.(*net.UDPConn), y.anywhere(pc.(*net.UDPConn), p.at.Port()))
 	}
 	if !f.conf.Load().serves {
-		return 0, nil // open only for existing flows, which conntrack remembers
+		return 0, nil // open only for existing flows, whose redirect conntrack remembers
 	}
 	return f.packetsPortLocked(), nil
 }
@@ -256,8 +253,8 @@ func (f *frontend) packetsPortLocked() uint16 {
 }
 
 // anywhere returns a function that reads datagrams from a socket that is bound to every address. It
-// also reads the destination address of each datagram. A reply needs this address as its source, so
-// that conntrack can translate it back.
+// also reads each datagram's destination address. A reply needs this address as its source, so
+// conntrack can translate it back.
 func (y *redirectFamily) anywhere(pc *net.UDPConn, port uint16) reading {
 	control := make([]byte, 256)
 	return func(buf []byte) (int, netip.AddrPort, way, error) {
@@ -266,7 +263,6 @@ func (y *redirectFamily) anywhere(pc *net.UDPConn, port uint16) reading {
 	}
 }
 
-// forget requests the removal of the redirect of f.
 func (r *redirect) forget(f *frontend) {
 	if family := r.families[inet.Of(f.key.Addr)]; family != nil {
 		delete(family.ports, f.key)
@@ -274,7 +270,7 @@ func (r *redirect) forget(f *frontend) {
 }
 
 // served reports whether the kernel redirects clients to f. If f is withdrawn, it reports whether
-// the kernel does not.
+// the kernel does not redirect them.
 func (r *redirect) served(f *frontend) bool {
 	family := r.families[inet.Of(f.key.Addr)]
 	if family == nil {

@@ -19,8 +19,8 @@ import (
 	"vipd/test/wait"
 )
 
-// twoHosts is a lab with two hosts: the test's host, which has VIPs on lo, and a remote host with a
-// client and servers.
+// twoHosts is a lab with two hosts: the test's own host, whose VIPs are on lo, and a remote host
+// with a client and servers.
 type twoHosts struct {
 	*lab.Lab
 	remote *lab.NS
@@ -43,7 +43,7 @@ func newTwoHosts(t *testing.T) *twoHosts {
 	return &twoHosts{l, remote}
 }
 
-// frontendsAt returns a frontend on the given port for each family and protocol. Each has one
+// frontendsAt returns a frontend for each family and protocol, on the specified port. Each has one
 // backend.
 func (w *twoHosts) frontendsAt(t *testing.T, port int) []*balancer.Frontend {
 	t.Helper()
@@ -76,7 +76,7 @@ func wantServed(t *testing.T, w *twoHosts, all ...*balancer.Frontend) {
 	for _, f := range all {
 		for _, from := range []*lab.NS{w.Host(), w.remote} {
 			if err := try(t, from, f.Key); err != nil {
-				t.Errorf("error of %s from %s = %v, want nil", f.Key, from.Name, err)
+				t.Errorf("request to %s from %s: error = %v, want nil", f.Key, from.Name, err)
 				t.Log(w.Host().Exec("sh", "-c", "conntrack -L; iptables-legacy-save; ip6tables-legacy-save; nft list ruleset; ss -Hltn"))
 			}
 		}
@@ -88,7 +88,7 @@ func wantRefused(t *testing.T, w *twoHosts, all ...*balancer.Frontend) {
 	for _, f := range all {
 		for _, from := range []*lab.NS{w.Host(), w.remote} {
 			if err := try(t, from, f.Key); err == nil || !strings.Contains(err.Error(), "refused") {
-				t.Errorf("error of %s from %s = %v, want a refusal", f.Key, from.Name, err)
+				t.Errorf("request to %s from %s: error = %v, want connection refused", f.Key, from.Name, err)
 			}
 		}
 	}
@@ -108,21 +108,20 @@ func redirecting(t *testing.T) *rig {
 	return d
 }
 
-// wantEcho sends data on an established connection to an echo server, and checks that the same data
-// comes back.
+// wantEcho checks that an echo server returns the data that is sent on an established connection.
 func wantEcho(t *testing.T, c net.Conn) {
 	t.Helper()
 	_ = c.SetDeadline(time.Now().Add(wait.Patience))
 	if _, err := c.Write([]byte("x")); err != nil {
-		t.Errorf("error on an established connection = %v, want nil", err)
+		t.Errorf("established connection: error = %v, want nil", err)
 	}
 	if _, err := c.Read(make([]byte, 1)); err != nil {
-		t.Errorf("error on an established connection = %v, want nil", err)
+		t.Errorf("established connection: error = %v, want nil", err)
 	}
 }
 
 // TestRedirectedConnectionsDrain removes redirected frontends, and closes the dataplane. Their
-// connections must last until the drain ends.
+// connections must continue until the drain ends.
 func TestRedirectedConnectionsDrain(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -153,7 +152,7 @@ func TestRedirectedConnectionsDrain(t *testing.T) {
 	go func() { closed <- d.Close(ctx, false) }()
 	eventually(t, "the closed port", func() error {
 		if err := tryFor(t, w.remote, all[0].Key, silence); err == nil || !strings.Contains(err.Error(), "refused") {
-			return fmt.Errorf("error = %w, want a refusal", err)
+			return fmt.Errorf("error = %w, want connection refused", err)
 		}
 		return nil
 	})
@@ -171,7 +170,7 @@ func TestRedirectedConnectionsDrain(t *testing.T) {
 }
 
 // TestConnectionsStraightToTheSharedPortAreReset connects directly to the port to which the
-// redirects lead. Such connections must be reset.
+// redirects lead. These connections must be reset.
 func TestConnectionsStraightToTheSharedPortAreReset(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -194,9 +193,9 @@ func TestConnectionsStraightToTheSharedPortAreReset(t *testing.T) {
 	}
 }
 
-// TestRedirectsReplaceThoseOfAnEarlierVersion starts a dataplane while the iptables rules of an
-// earlier version exist, in both variants. The rules must be removed. For some clients, conntrack
-// has flows to the earlier version's ports. These clients must also reach the backends.
+// TestRedirectsReplaceThoseOfAnEarlierVersion starts a dataplane while an earlier version's rules
+// exist in iptables-nft and iptables-legacy. The rules must be removed, and all clients must reach
+// the backends, including those whose conntrack flows lead to the earlier version's ports.
 func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -210,8 +209,8 @@ func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 			for hook in PREROUTING OUTPUT; do %[1]s -t nat -I $hook -j VIPD-US; %[1]s -t nat -I $hook -j VIPD-US; done`, tool, vip))
 	}
 	all := w.frontendsAt(t, 80)
-	// conntrack sends the packets of these flows to the earlier version's port. If the flows were
-	// not deleted, conntrack would continue to do so.
+	// conntrack sends these flows' packets to the earlier version's ports until the flows are
+	// deleted.
 	sockets := map[balancer.Key]net.Conn{}
 	for _, f := range all {
 		if f.Proto == balancer.UDP {
@@ -227,7 +226,7 @@ func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 	d := redirecting(t)
 	d.apply(all...)
 	wantServed(t, w, all...)
-	for k, c := range sockets { // at first, the client may still be refused
+	for k, c := range sockets { // the client may still be refused at first
 		eventually(t, fmt.Sprintf("an answer to a client of %s that goes on", k), func() error {
 			_, err := lab.AskWithin(c, 5*time.Second)
 			return err
@@ -235,12 +234,12 @@ func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 	}
 	for tool := range tools {
 		if saved := w.Host().Exec(tool+"-save", "-t", "nat"); strings.Contains(saved, "VIPD-US") {
-			t.Errorf("output of %s-save = %s, want no chain VIPD-US", tool, saved)
+			t.Errorf("%s-save = %s, want no chain VIPD-US", tool, saved)
 		}
 	}
 }
 
-// TestRedirectRepairsDamage damages redirects in several ways. Each damage must be detected and
+// TestRedirectRepairsDamage damages redirects in several ways. All damage must be detected and
 // repaired.
 func TestRedirectRepairsDamage(t *testing.T) {
 	w := newTwoHosts(t)
@@ -257,7 +256,7 @@ func TestRedirectRepairsDamage(t *testing.T) {
 		"nft insert rule ip vipd-redirect prerouting accept",
 		"nft add table ip vipd-redirect '{ flags dormant; }'",
 	})
-	c, err := w.remote.Dial(t.Context(), "tcp", all[0].AddrPort().String()) // this connection must keep its frontend until it ends
+	c, err := w.remote.Dial(t.Context(), "tcp", all[0].AddrPort().String()) // this connection must remain on its frontend until it is closed
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,14 +269,14 @@ func TestRedirectRepairsDamage(t *testing.T) {
 	}
 	w.Host().Exec("nft", "flush", "ruleset")
 	if seen, err := d.Observe(t.Context()); err != nil || len(seen.Damage) > 0 {
-		t.Errorf("damage reported without frontends = %q, %v; want none because nothing would repair it", seen.Damage, err)
+		t.Errorf("damage without frontends = %q, %v; want none because nothing would repair it", seen.Damage, err)
 	}
 	d.apply(all...)
 	wantServed(t, w, all...)
 }
 
-// TestATrialLeavesRedirects opens and closes a second dataplane without frontends, as vipctl doctor
-// does in a trial. The redirects of the first dataplane must stay.
+// TestATrialLeavesRedirects opens and closes a second dataplane without frontends, as the trial of
+// vipctl doctor does. The first dataplane's redirects must remain.
 func TestATrialLeavesRedirects(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -297,8 +296,8 @@ func TestATrialLeavesRedirects(t *testing.T) {
 	}
 }
 
-// wantRepaired damages the redirects of applied frontends in several ways. Each damage must be
-// detected. The steps of the engine must then repair it.
+// wantRepaired damages the redirects of applied frontends in several ways. All damage must be
+// detected. Calls like the engine's must then repair it.
 func (w *twoHosts) wantRepaired(t *testing.T, d *rig, all []*balancer.Frontend, damages []string) {
 	t.Helper()
 	for _, damage := range damages {
@@ -309,11 +308,11 @@ func (w *twoHosts) wantRepaired(t *testing.T, d *rig, all []*balancer.Frontend, 
 		eventually(t, damage+" is seen", func() error { // one of several checks must detect the damage
 			reason, err := d.Intact(t.Context())
 			if reason == "" {
-				return fmt.Errorf("Intact returns no reason, error = %v; want a reason", err)
+				return fmt.Errorf("Intact: no reason, error = %v; want a reason", err)
 			}
 			return err
 		})
-		for range 2 { // the first report is lost if the table of the other family can't be read
+		for range 2 { // the first report is lost if the other family's table can't be read
 			if seen, err := d.Observe(t.Context()); err != nil || len(seen.Damage) == 0 {
 				t.Fatalf("damage after %s = %q, %v; want a reason", damage, seen.Damage, err)
 			}
@@ -336,7 +335,7 @@ func TestCleanupRemovesOursOnly(t *testing.T) {
 	d := redirecting(t)
 	d.apply(w.frontendsAt(t, 80)...)
 	if during := save(); !strings.Contains(during, "vipd-redirect") {
-		t.Errorf("vipd's tables are missing in:\n%s", during)
+		t.Errorf("vipd's tables are missing from\n%s", during)
 	}
 	during := save()
 	would, err := Cleanup(t.Context(), true)
@@ -344,7 +343,7 @@ func TestCleanupRemovesOursOnly(t *testing.T) {
 		t.Errorf("dry run = %q, %v; want 2 actions; rules changed = %v, want false", would, err, save() != during)
 	}
 	if did, err := Cleanup(t.Context(), false); err != nil || !slices.Equal(did, would) {
-		t.Fatalf("steps of Cleanup = %q, %v; want %q as in the dry run", did, err, would)
+		t.Fatalf("Cleanup = %q, %v; want %q as in the dry run", did, err, would)
 	}
 	if after := save(); after != before {
 		t.Errorf("rules after Cleanup =\n%s\nwant\n%s", after, before)
@@ -358,8 +357,8 @@ func TestCleanupRemovesOursOnly(t *testing.T) {
 	}
 }
 
-// TestAutoFallsBackToBind selects the interception "auto". If redirects work, they must be used.
-// Otherwise, the dataplane must bind, and its detail must give the reason.
+// TestAutoFallsBackToBind selects the interception "auto". The dataplane must use redirects if they
+// work. Otherwise, it must bind, and its detail must give the reason.
 func TestAutoFallsBackToBind(t *testing.T) {
 	newTwoHosts(t)
 	if d := start(t, Options{Intercept: Auto}); d.Traits().Detail != "redirect" {
@@ -375,7 +374,7 @@ func TestAutoFallsBackToBind(t *testing.T) {
 		t.Errorf("Detail = %q, want bind and the reason", d.Traits().Detail)
 	}
 	if _, err := New(Options{Intercept: Redirect}); err == nil || !strings.Contains(err.Error(), "operation not permitted") {
-		t.Errorf("error = %v, want one that names the missing feature", err)
+		t.Errorf("error = %v, want an error that names the missing feature", err)
 	}
 	a := serveAt(t, "127.0.0.1:0", named("a"))
 	f := frontendAt("127.77.6.1:9000", a.addr)
@@ -384,12 +383,12 @@ func TestAutoFallsBackToBind(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := New(Options{Intercept: "tproxy"}); err == nil || !strings.Contains(err.Error(), "auto, redirect or bind") {
-		t.Errorf("error = %v, want one that lists the possible values", err)
+		t.Errorf("error = %v, want an error that lists the possible values", err)
 	}
 }
 
-// claimTrials makes the trials of redirects fail until the test ends. To do this, it makes another
-// program own the trials' tables.
+// claimTrials makes the trials of redirects fail until the test ends, because another program owns
+// the trials' tables.
 func claimTrials(t *testing.T) {
 	t.Helper()
 	conn, err := nft.Open()
@@ -434,7 +433,7 @@ func TestRedirectWithLinkLocalAddresses(t *testing.T) {
 		d.apply(f)
 		for _, from := range []*lab.NS{l.Host(), remote} {
 			if err := tryFor(t, from, f.Key, wait.Bound(time.Second)); err != nil {
-				t.Errorf("error of %s from %s = %v, want nil", f.Key, from.Name, err)
+				t.Errorf("request to %s from %s: error = %v, want nil", f.Key, from.Name, err)
 			}
 		}
 	}
@@ -456,7 +455,7 @@ func (w *twoHosts) flow(t *testing.T, f *balancer.Frontend) net.Conn {
 }
 
 // TestRedirectedFlowsDrain drains an endpoint that has UDP clients. Their flows must continue, even
-// if the endpoint was the last active one.
+// if this endpoint was the last active one.
 func TestRedirectedFlowsDrain(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -469,14 +468,14 @@ func TestRedirectedFlowsDrain(t *testing.T) {
 		c := w.flow(t, f)
 		d.apply(with(f, func(f *balancer.Frontend) { f.Backends[0].State, f.Backends[0].Weight = balancer.Draining, 0 }))
 		if _, err := lab.Ask(c); err != nil {
-			t.Errorf("%s: error of a flow to a draining endpoint = %v, want nil", f.Key, err)
+			t.Errorf("%s: flow to a draining endpoint: error = %v, want nil", f.Key, err)
 		}
 	}
 }
 
-// TestClosedPortsReceiveNoFlows closes the socket of a UDP frontend, whose last endpoint has
-// drained. Another program then binds the port. It must not receive the datagrams of a client that
-// continues to send.
+// TestClosedPortsReceiveNoFlows drains a UDP frontend's last endpoint, so vipd closes the
+// frontend's socket. Another program then binds the port. It must not receive datagrams from a
+// client that continues to send.
 func TestClosedPortsReceiveNoFlows(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()

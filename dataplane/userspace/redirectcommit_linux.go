@@ -13,9 +13,9 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// commit writes the requested redirects, and removes conntrack entries that lead elsewhere: UDP
-// flows, and unanswered connections that are older than their redirect. KeyErrors hold keys that
-// failed independently.
+// commit writes the requested redirects, and deletes conntrack entries that lead elsewhere: UDP
+// flows, and unanswered connections that are older than their redirect. KeyErrors contain the keys
+// that failed independently.
 func (r *redirect) commit(ctx context.Context) error {
 	failed := dataplane.KeyErrors{}
 	var all error
@@ -50,7 +50,7 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 		}
 	}
 	y.installed = maps.Clone(y.ports)
-	if err := y.cut(ctx, y.stale, y.misled); err != nil { // the redirects are written, but conntrack may still mislead flows of these keys
+	if err := y.cut(ctx, y.stale, y.misled); err != nil { // the redirects are written, but conntrack may still mislead these frontends' flows
 		for k := range y.stale {
 			failed[k] = err
 		}
@@ -62,7 +62,7 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 }
 
 // misled reports whether conntrack sends a flow to a socket other than its frontend's. conntrack
-// decides once per flow, so such a client would ignore a new redirect, and continue to use a
+// decides once per flow, so the client would not use a new redirect, and would continue to use a
 // removed one. A TCP connection is misled if it is unanswered and no redirect applies to it.
 func (y *redirectFamily) misled(flow *conntrack.Flow) bool {
 	if flow.Proto == balancer.TCP {
@@ -87,9 +87,9 @@ func (r *redirect) lose(ctx context.Context, keys map[balancer.Key]bool) error {
 	return failed
 }
 
-// wasReset reports whether vipd has reset a connection. conntrack keeps the entry for ten seconds.
-// If the client reused its port in that time, conntrack would send it to the redirect's port, which
-// is then closed.
+// wasReset reports whether vipd has reset a connection. conntrack retains the entry for ten
+// seconds. If the client reused its port during this time, conntrack would send it to the
+// redirect's port, which may be closed by then.
 func wasReset(f *conntrack.Flow) bool { return f.State == "close" }
 
 func cut(ctx context.Context, keys map[balancer.Key]bool, which func(*conntrack.Flow) bool) error {
@@ -107,8 +107,8 @@ func cut(ctx context.Context, keys map[balancer.Key]bool, which func(*conntrack.
 	return nil
 }
 
-// inspect returns differences from the last written redirects, which the next commit repairs. Its
-// first call removes the redirects of an earlier process.
+// inspect returns the differences from the last written redirects, which the next commit repairs.
+// Its first call removes an earlier process's redirects.
 func (r *redirect) inspect(ctx context.Context) ([]string, error) {
 	var damage []string
 	for _, family := range inet.Families() {
@@ -135,7 +135,7 @@ func (y *redirectFamily) inspect(ctx context.Context) (string, error) {
 	return damage, err
 }
 
-// intact returns a description of missing rules in one of the families, or "".
+// intact returns a description of missing rules in either family, or "".
 func (r *redirect) intact(ctx context.Context) (reason string, failed error) {
 	for _, family := range inet.Families() {
 		y := r.families[family]
@@ -152,7 +152,7 @@ func (r *redirect) intact(ctx context.Context) (reason string, failed error) {
 	return "", failed
 }
 
-// shared returns the listener of all TCP frontends of each family.
+// shared returns each family's listener for all TCP frontends.
 func (r *redirect) shared() (all []*listener) {
 	for _, y := range r.families {
 		if y.shared != nil {
@@ -162,8 +162,8 @@ func (r *redirect) shared() (all []*listener) {
 	return all
 }
 
-// inherit keeps the redirects of an earlier process until the first commit replaces them. Flows to
-// UDP ports that do not change are kept.
+// inherit preserves an earlier process's redirects until the first commit replaces them. Flows to
+// unchanged UDP ports are not deleted.
 func (r *redirect) inherit(ports map[balancer.Key]uint16) {
 	for _, y := range r.families {
 		y.kernel.Adopt()
@@ -176,11 +176,11 @@ func (r *redirect) inherit(ports map[balancer.Key]uint16) {
 	}
 }
 
-// writeTime limits the time for the last changes of redirects.
+// writeTime limits how long the last changes to redirects may take.
 const writeTime = 30 * time.Second
 
-// stop makes every redirect lead to a closed port. It continues after ctx ends, because otherwise
-// redirects would lead clients to ports that other programs may open.
+// stop makes every redirect lead to a closed port. It ignores the cancellation of ctx, because
+// otherwise redirects would lead clients to ports that other programs may open.
 func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTime)
 	defer cancel()
@@ -219,8 +219,8 @@ func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 	return failed
 }
 
-// close removes the redirects, the conntrack entries of connections that vipd has reset, and then
-// the closed ports.
+// close removes the redirects, then the conntrack entries of connections that vipd has reset, and
+// finally the closed ports.
 func (r *redirect) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTime)
 	defer cancel()

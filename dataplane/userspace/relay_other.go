@@ -26,13 +26,14 @@ type transport struct {
 	// f.mu guards the fields below.
 	server  *net.TCPConn       // the connection to the backend, or nil before it is established
 	abandon context.CancelFunc // ends the current dial
-	// seen is the traffic counted so far, and seenAt the instant when it last changed, for the idle
-	// timeout.
+	// seen is the traffic that was counted so far, and seenAt the instant when it last changed.
+	// They are used for the idle timeout.
 	seen   uint64
 	seenAt int64
 }
 
-// interruptLocked ends the current dial, or all reads and writes if the connection is cut.
+// interruptLocked cancels the current dial. If the connection is cut, it also ends all reads and
+// writes.
 func (c *conn) interruptLocked() {
 	if c.abandon != nil {
 		c.abandon()
@@ -52,7 +53,7 @@ func (c *conn) setDeadline(t time.Time) {
 	}
 }
 
-// serve handles an accepted connection until its end.
+// serve relays an accepted connection until it is closed.
 func (f *frontend) serve(client *net.TCPConn, from, to netip.AddrPort) {
 	c := &conn{f: f, from: from, to: to, since: time.Now(), transport: transport{client: client}}
 	err := c.greet()
@@ -109,8 +110,8 @@ func (c *conn) greet() error {
 	return c.limitGreeting(time.Time{})
 }
 
-// readHeader returns the client's PROXY header. On an error it also returns the bytes that it has
-// read. It reads single bytes until it knows the size, so the data after the header stays in the
+// readHeader returns the client's PROXY header, or the bytes that it has read and an error. It
+// reads single bytes until it knows the header's size, so the data after the header stays in the
 // socket.
 func (c *conn) readHeader() (text []byte, err error) {
 	for size := 0; size == 0 || len(text) < size; {
@@ -127,8 +128,7 @@ func (c *conn) readHeader() (text []byte, err error) {
 	return text, nil
 }
 
-// limitGreeting adds c to the frontend's connections, and sets the deadline of reads from the
-// client.
+// limitGreeting adds c to the frontend's connections, and sets the read deadline of the client.
 func (c *conn) limitGreeting(until time.Time) error {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
@@ -138,13 +138,11 @@ func (c *conn) limitGreeting(until time.Time) error {
 	return c.client.SetReadDeadline(until)
 }
 
-// reset closes a connection with an RST.
 func reset(c *net.TCPConn) {
 	_ = c.SetLinger(0) // fails only if the connection is closed
 	_ = c.Close()
 }
 
-// connect finds a backend that accepts the connection. It tries each backend at most once.
 func (c *conn) connect() error {
 	var tried []*backend
 	for {
@@ -175,7 +173,7 @@ func (c *conn) connect() error {
 }
 
 // reach connects to a backend and sends the PROXY header. If the process has no free descriptors,
-// it waits: the backend is not at fault, and to the client it looks like a slow backend.
+// it waits, because the backend is not at fault. To the client, this looks like a slow backend.
 func (c *conn) reach(ctx context.Context, b *backend, conf *config) (*net.TCPConn, error) {
 	to := c.f.target(b.addr, c.to.Port())
 	if c.f.d.chains.leadBack(c.f.key, to) {
@@ -202,7 +200,6 @@ func (c *conn) reach(ctx context.Context, b *backend, conf *config) (*net.TCPCon
 	}
 }
 
-// writeHeader sends the PROXY header as the first bytes.
 func writeHeader(server *net.TCPConn, version balancer.ProxyProtocol, client, vip netip.AddrPort, patience time.Duration) error {
 	text, err := header(version, client, vip)
 	if err != nil {
@@ -217,7 +214,7 @@ func writeHeader(server *net.TCPConn, version balancer.ProxyProtocol, client, vi
 	return server.SetWriteDeadline(time.Time{})
 }
 
-// settle makes server the connection's backend side. It returns false if the definition changed
+// settle makes server the connection's backend socket. It returns false if the definition changed
 // during the dial.
 func (c *conn) settle(b *backend, server *net.TCPConn) bool {
 	c.f.noteSuccess(b)
@@ -230,10 +227,9 @@ func (c *conn) settle(b *backend, server *net.TCPConn) bool {
 	return true
 }
 
-// relay moves bytes in both directions until both have ended. The end of one direction is
-// forwarded, and the other direction continues. relay returns nil if both ended without an error,
-// and the first error otherwise. Data that a side had sent before its reset still reaches the other
-// side.
+// relay moves bytes in both directions until both have ended. When one direction ends, this is
+// forwarded and the other direction continues. relay returns the first error, or nil if both
+// directions ended without an error.
 func (c *conn) relay() error {
 	sums := c.f.conf.Load().counter
 	r := &relay{c: c}
@@ -244,18 +240,17 @@ func (c *conn) relay() error {
 	return r.err
 }
 
-// relay is the state of both directions of a connection.
 type relay struct {
 	c    *conn
 	once sync.Once
-	err  error // the first cause
+	err  error // the first error
 }
 
-// run moves one direction to its end, and forwards the end. After a reset of one side, the other
-// side also gets a reset, which discards the data that its socket still holds, unlike on Linux.
+// run moves one direction's bytes until it ends, and forwards the end. If one side is reset, the
+// other side is also reset. Unlike on Linux, this discards the data in the other side's socket.
 func (r *relay) run(src, dst *net.TCPConn, count, sum *atomic.Uint64) {
 	err, lost := pump(src, dst, count, sum)
-	if err == nil && !r.c.half.Swap(true) { // after the second end, the caller closes both sockets
+	if err == nil && !r.c.half.Swap(true) { // after the second direction ends, the caller closes both sockets
 		if sockerr.Is(src.CloseRead(), syscall.ENOTCONN) {
 			err = syscall.ECONNRESET // the other direction has noticed the reset first
 		} else {
@@ -296,8 +291,9 @@ func pump(src, dst *net.TCPConn, count, sum *atomic.Uint64) (err error, lost boo
 	}
 }
 
-// cutExpired ends the connections that had no traffic for the idle timeout or have reached the
-// maximum age. Checking all connections is expensive, so it happens at most ten times per timeout.
+// cutExpired ends the connections without traffic during the idle timeout, and those that have
+// reached the maximum age. Checking all connections is expensive, so it happens at most ten times
+// per timeout.
 func (f *frontend) cutExpired(idle, age time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -324,7 +320,6 @@ func (f *frontend) cutExpired(idle, age time.Duration) {
 	}
 }
 
-// route returns the frontend of a listener, and the VIP and port.
 type route func(int) (*frontend, netip.AddrPort)
 
 // listener is a TCP socket with an accept loop.
@@ -333,7 +328,6 @@ type listener struct{ *net.TCPListener }
 func (ln *listener) refit(c *config) error { return refit(ln, c) }
 func (ln *listener) close()                { _ = ln.Close() } // ends its accept loop
 
-// accept starts the accept loop of a socket.
 func (d *Dataplane) accept(socket *net.TCPListener, f *frontend, to route) (*listener, error) {
 	ln := &listener{socket}
 	d.budget.take(1)
@@ -378,8 +372,8 @@ func (d *Dataplane) acceptLoop(ln *listener, f *frontend, to route) {
 	}
 }
 
-// awaitRoom waits until check reports that there is room for another connection of f. It returns
-// false if the dataplane is closed during the wait.
+// awaitRoom waits until check reports room for another connection of f. It returns false if the
+// dataplane is closed during the wait.
 func (d *Dataplane) awaitRoom(f *frontend, check func(*frontend) bool) bool {
 	for pause := (backoff{}); !check(f); {
 		d.budget.shortage.note()

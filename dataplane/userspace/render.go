@@ -8,7 +8,7 @@ import (
 	"vipd/balancer"
 )
 
-// Render returns the definitions of frontends as text: a line for each listener and backend.
+// Render returns the definitions of frontends as text, with a line for each listener and backend.
 func Render(frontends []*balancer.Frontend) string {
 	var b strings.Builder
 	for _, f := range frontends {

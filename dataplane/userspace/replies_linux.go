@@ -17,37 +17,39 @@ import (
 	"vipd/dataplane/internal/replies"
 )
 
-// hasClientSource reports whether this system can use the addresses of clients.
+// hasClientSource is true because Linux can connect from clients' addresses.
 const hasClientSource = true
 
-// mayUseClients reports whether this process may use the addresses of clients.
+// mayUseClients reports whether this process may connect from clients' addresses.
 func mayUseClients() bool {
 	var data [2]unix.CapUserData
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_NET_ADMIN) != 0
 }
 
-// Replies maintains the paths of replies to sockets with clients' addresses, which the dataplanes
-// of a process share: during a switch, one dataplane may drain while another already serves. A path
-// exists while a dataplane or a socket needs it. Calls of its methods may overlap.
+// Replies maintains the reply paths, which lead backends' replies to sockets with clients'
+// addresses. All dataplanes of a process share the paths, because during a switch one dataplane may
+// drain while another already serves. A path exists while a dataplane or a socket needs it. Its
+// methods may be called concurrently.
 type Replies struct {
 	// users is the number of open sockets with clients' addresses.
 	users atomic.Int64
 
 	mu    sync.Mutex
 	paths map[inet.Family]*replies.Path
-	// owners are the dataplanes that need paths for a frontend or for inherited sockets.
+	// owners are the dataplanes that need reply paths for a frontend or for inherited sockets.
 	owners map[*Dataplane]bool
-	// cleared reports whether the objects of an earlier process were removed.
+	// cleared reports whether an earlier process's objects were removed.
 	cleared bool
 }
 
-// NewReplies returns paths that do not exist yet.
+// NewReplies returns a Replies that has not created any paths.
 func NewReplies() *Replies {
 	return &Replies{paths: map[inet.Family]*replies.Path{}, owners: map[*Dataplane]bool{}}
 }
 
-// opened and closed count a socket with a client's address, if foreign is true.
+// opened and closed count an opened or closed socket, if foreign is true because it has a client's
+// address.
 func (r *Replies) opened(foreign bool) {
 	if foreign {
 		r.users.Add(1)
@@ -60,9 +62,9 @@ func (r *Replies) closed(foreign bool) {
 	}
 }
 
-// prepare creates the paths that frontends of d need, and repairs existing paths. keep reports
-// whether d has inherited sockets with clients' addresses that it has not adopted yet. The returned
-// KeyErrors hold the frontends that lack their path.
+// prepare creates the paths that frontends of d need, and repairs existing paths. keep is true if d
+// has inherited sockets with clients' addresses that it has not adopted yet. The returned KeyErrors
+// contain the frontends whose path is missing.
 func (r *Replies) prepare(d *Dataplane, batch []dataplane.Change, keep bool) dataplane.KeyErrors {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,7 +96,7 @@ func (r *Replies) prepare(d *Dataplane, batch []dataplane.Change, keep bool) dat
 	return failed
 }
 
-// setLocked creates the missing parts of a family's path.
+// setLocked creates the missing parts of the path in a family.
 func (r *Replies) setLocked(family inet.Family) error {
 	if r.paths[family] == nil {
 		p, err := replies.Open(family)
@@ -107,8 +109,8 @@ func (r *Replies) setLocked(family inet.Family) error {
 	return r.paths[family].Set()
 }
 
-// inspect returns differences from the paths, which the next prepare repairs. needed reports
-// whether d needs paths. It removes paths that neither a dataplane nor a socket needs.
+// inspect returns the parts of the paths that are damaged, which the next prepare repairs. needed
+// is true if d needs paths. inspect removes paths that neither a dataplane nor a socket needs.
 func (r *Replies) inspect(d *Dataplane, needed bool) (damage []string, failed error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,7 +145,7 @@ func (r *Replies) needLocked(d *Dataplane, needed bool) {
 
 func (r *Replies) neededLocked() bool { return len(r.owners) > 0 || r.users.Load() > 0 }
 
-// intact returns a description of a difference that a cheap check reveals, or "".
+// intact returns a description of damage that a cheap check finds, or "".
 func (r *Replies) intact() (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,8 +157,8 @@ func (r *Replies) intact() (string, error) {
 	return "", nil
 }
 
-// release ends the need of a dataplane, which is closed. It removes the paths unless another
-// dataplane needs them.
+// release records that the closed dataplane d no longer needs paths. It removes the paths unless
+// another dataplane needs them.
 func (r *Replies) release(d *Dataplane) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -179,7 +181,7 @@ func (r *Replies) removeLocked() (failed error) {
 	return failed
 }
 
-// leave leaves the paths to another process.
+// leave leaves the paths in place for another process.
 func (r *Replies) leave() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -191,7 +193,7 @@ func (r *Replies) leave() {
 }
 
 // sourceFor returns the source address of a client's connection to a backend, or the zero Addr for
-// this node's own. The client's address is not possible if the reply would not arrive at this node,
+// this node's own. The client's address can't be used if the reply would not reach this node,
 // because client and backend are in a network of this node, or one of them is on this node.
 func (c *config) sourceFor(d *Dataplane, client netip.Addr, backend balancer.Key) netip.Addr {
 	at := backend.Addr
@@ -202,8 +204,8 @@ func (c *config) sourceFor(d *Dataplane, client netip.Addr, backend balancer.Key
 	return client
 }
 
-// dialFlow opens the socket of a client's flow to a backend at an address. The bool reports whether
-// the socket has the client's address.
+// dialFlow opens the socket of a client's flow to a backend. The bool reports whether the socket
+// has the client's address.
 func (f *frontend) dialFlow(c *config, client netip.Addr, to netip.AddrPort) (*net.UDPConn, bool, error) {
 	if c.Source == balancer.ClientSource {
 		f.d.own.has(client) // reads the node's addresses

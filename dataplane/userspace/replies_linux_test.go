@@ -16,7 +16,7 @@ import (
 )
 
 // gateway is a lab in which the host routes between a client and a server. The host filters packets
-// by reverse path, in the kernel, and with rules like those of firewalld and NixOS.
+// by reverse path, both in the kernel and with rules like firewalld's and NixOS's.
 type gateway struct {
 	*lab.Lab
 	client, server *lab.NS
@@ -46,12 +46,11 @@ func newGateway(t *testing.T) *gateway {
 			w.server.Echo(network, "s", netip.MustParseAddrPort(at))
 		}
 	}
-	t.Cleanup(func() { w.wantNothing(t) }) // this runs after the dataplane was closed
+	t.Cleanup(func() { w.wantNothing(t) }) // runs after the dataplane was closed
 	return w
 }
 
-// wantNothing checks that the host has no rules, routes or tables for replies that the dataplane
-// has added.
+// wantNothing checks that the dataplane has left no reply rules, routes or tables on the host.
 func (w *gateway) wantNothing(t *testing.T) {
 	t.Helper()
 	const state = "ip rule; ip -6 rule; ip route show table 118118; ip -6 route show table 118118; nft list tables"
@@ -62,7 +61,7 @@ func (w *gateway) wantNothing(t *testing.T) {
 }
 
 // fromClients returns frontends for both families and protocols. source determines whether the
-// dataplane connects to their endpoints from the clients' own addresses.
+// dataplane connects to their endpoints from the clients' addresses.
 func (w *gateway) fromClients(source balancer.SourceAddress) (all []*balancer.Frontend) {
 	for _, proto := range []string{"tcp", "udp"} {
 		for vip, backend := range map[string]string{"10.96.0.1": "10.2.0.2:7000", "[fd00:96::1]": "[fd00:2::2]:7000"} {
@@ -82,12 +81,12 @@ func (w *gateway) open(t *testing.T, from *lab.NS, network, to string) (net.Conn
 	defer cancel()
 	c, err := from.Dial(ctx, network, to)
 	if err != nil {
-		t.Fatalf("error of a connection from %s to %s/%s = %v, want nil", from.Name, to, network, err)
+		t.Fatalf("connection from %s to %s/%s: error = %v, want nil", from.Name, to, network, err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	a, err := lab.AskWithin(c, wait.Patience)
 	if err != nil {
-		t.Fatalf("error of a request to %s/%s from %s = %v, want nil\n%s", to, network, from.Name, err, w.Host().Exec("sh", "-c", "nft list ruleset; ip rule; ip -6 rule; ss -Hantup"))
+		t.Fatalf("request to %s/%s from %s: error = %v, want nil\n%s", to, network, from.Name, err, w.Host().Exec("sh", "-c", "nft list ruleset; ip rule; ip -6 rule; ss -Hantup"))
 	}
 	return c, a
 }
@@ -102,7 +101,7 @@ func wantMore(t *testing.T, c net.Conn) {
 		_, err = io.ReadFull(c, got)
 	}
 	if string(got) != "more" {
-		t.Errorf("echo on an open connection = %q, error = %v; want %q", got, err, "more")
+		t.Errorf("open connection: echo = %q, error = %v; want %q", got, err, "more")
 	}
 }
 
@@ -115,29 +114,28 @@ func wantFragments(t *testing.T, c net.Conn) {
 		t.Fatal(err)
 	}
 	if n, err := c.Read(make([]byte, 5000)); n != len(large) {
-		t.Errorf("echo of a large datagram = %d bytes, error = %v; want %d bytes", n, err, len(large))
+		t.Errorf("large datagram: echo = %d bytes, error = %v; want %d bytes", n, err, len(large))
 	}
 }
 
-// wantClients connects to each frontend from a namespace. The server must see the address v4 or v6
-// as the client.
+// wantClients connects to each frontend from a namespace. The server must see the client address v4
+// or v6.
 func (w *gateway) wantClients(t *testing.T, step string, from *lab.NS, v4, v6 string) {
 	t.Helper()
 	for _, network := range []string{"tcp", "udp"} {
 		for vip, want := range map[string]string{"10.96.0.1:80": v4, "[fd00:96::1]:80": v6} {
 			c, a := w.open(t, from, network, vip)
 			if a.Client.Addr().String() != want {
-				t.Errorf("%s: client that the server sees at %s/%s from %s = %s, want %s", step, vip, network, from.Name, a.Client.Addr(), want)
+				t.Errorf("%s: connection to %s/%s from %s: client at the server = %s, want %s", step, vip, network, from.Name, a.Client.Addr(), want)
 			}
 			_ = c.Close()
 		}
 	}
 }
 
-// TestClientSource connects to endpoints from the clients' own addresses. The server must see these
-// addresses. For the node's own clients and clients in the server's network, it must see the node's
-// address. Open connections must survive changes of the setting. At the end, no rules or routes may
-// be left.
+// TestClientSource connects to endpoints from the clients' addresses. The server must see these
+// addresses, but the node's address for clients on the node and in the server's network. Open
+// connections must survive changes to the setting, and no rules or routes may be left at the end.
 func TestClientSource(t *testing.T) {
 	for _, intercept := range []Interception{Bind, Redirect} {
 		t.Run(string(intercept), func(t *testing.T) {
@@ -151,7 +149,7 @@ func TestClientSource(t *testing.T) {
 			w.wantClients(t, "on", w.Host(), "10.2.0.1", "fd00:2::1")
 			w.wantClients(t, "on", w.server, "10.2.0.1", "fd00:2::1")
 			if _, a := w.open(t, w.client, "tcp", "10.2.0.2:7000"); a.Client.Addr().String() != "10.1.0.2" {
-				t.Errorf("client that the server sees on a forwarded connection = %s, want 10.1.0.2", a.Client)
+				t.Errorf("forwarded connection: client at the server = %s, want 10.1.0.2", a.Client)
 			}
 			c, _ := w.open(t, w.client, "udp", "10.96.0.1:80")
 			wantFragments(t, c)
@@ -184,8 +182,8 @@ func TestClientSource(t *testing.T) {
 	}
 }
 
-// TestClientSourceDamage removes parts of the path that replies need. Intact must report each
-// missing part, and the next Apply must add it again.
+// TestClientSourceDamage removes parts of the reply path. Intact must report each missing part, and
+// the next Apply must add it again.
 func TestClientSourceDamage(t *testing.T) {
 	w := newGateway(t)
 	d := start(t, Options{})
@@ -202,7 +200,7 @@ func TestClientSourceDamage(t *testing.T) {
 			return nil
 		})
 		if seen, err := d.Observe(t.Context()); err != nil || len(seen.Damage) != 1 {
-			t.Errorf("reported damage after %s = %q, %v; want a reason", damage, seen.Damage, err)
+			t.Errorf("after %s: damage = %q, %v; want a reason", damage, seen.Damage, err)
 		}
 		d.apply(w.fromClients(balancer.ClientSource)...)
 		w.wantClients(t, damage, w.client, "10.1.0.2", "fd00:1::2")
@@ -210,8 +208,8 @@ func TestClientSourceDamage(t *testing.T) {
 }
 
 // TestClientSourceHandover hands over open connections to a process in which the setting is off.
-// The connections must continue. Then the process is killed. The next process has no such
-// connections, and must remove the path for replies.
+// The connections must continue. Then this process is killed, and the next one, which has no such
+// connections, must remove the reply path.
 func TestClientSourceHandover(t *testing.T) {
 	w := newGateway(t)
 	d := start(t, Options{})
@@ -233,7 +231,7 @@ func TestClientSourceHandover(t *testing.T) {
 	next.replies.leave() // simulates a kill
 	done, err := Cleanup(t.Context(), true)
 	if err != nil || len(done) == 0 {
-		t.Errorf("steps of a dry run = %q, %v; want at least one", done, err)
+		t.Errorf("dry run of Cleanup = %q, %v; want at least one step", done, err)
 	}
 	last := start(t, Options{})
 	if _, err := last.Observe(t.Context()); err != nil {
@@ -242,8 +240,8 @@ func TestClientSourceHandover(t *testing.T) {
 	w.wantNothing(t)
 }
 
-// TestClientSourceOfTwo uses two dataplanes that share the paths for replies, and closes one of
-// them. The other one must continue to serve. When it is closed, it must remove the paths.
+// TestClientSourceOfTwo uses two dataplanes that share the reply paths, and closes one of them. The
+// other must continue to serve, and must remove the paths when it is closed.
 func TestClientSourceOfTwo(t *testing.T) {
 	w := newGateway(t)
 	shared := NewReplies()
@@ -284,6 +282,6 @@ func TestClientSourceOfHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a, err := lab.AskWithin(c, wait.Patience); err != nil || a.Client.Addr() != netip.MustParseAddr("203.0.113.7") {
-		t.Errorf("client that the server sees = %v, error = %v; want 203.0.113.7", a.Client, err)
+		t.Errorf("client at the server = %v, error = %v; want 203.0.113.7", a.Client, err)
 	}
 }

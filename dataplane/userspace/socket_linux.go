@@ -40,8 +40,8 @@ func anyAddress(fd uintptr, a netip.Addr) error {
 // maxSegment is the kernel's maximum segment size (MAX_TCP_WINDOW).
 const maxSegment = 32767
 
-// announce limits the segment size that a socket's connections announce and send. An mss of 0 means
-// the default, which depends on their links.
+// announce limits the segment size that a socket's connections announce and send. If mss is 0, the
+// size depends on each connection's link.
 func announce(fd uintptr, mss int) error {
 	if err := unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG, min(mss, maxSegment)); err != nil {
 		return fmt.Errorf("limiting the segment size: %w", err)

@@ -13,7 +13,7 @@ import (
 type ownAddresses struct {
 	mu    sync.Mutex
 	known map[netip.Addr]bool
-	// networks holds the networks of the addresses.
+	// networks holds the networks of the node's addresses.
 	networks []netip.Prefix
 	read     time.Time
 }
@@ -32,7 +32,7 @@ func (o *ownAddresses) has(a netip.Addr) bool {
 }
 
 // joins reports whether a or b is an address of the node, or both are in a network of the node. It
-// uses the addresses that were read last.
+// does not read the addresses again.
 func (o *ownAddresses) joins(a, b netip.Addr) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -51,7 +51,7 @@ func readOwnAddresses() (known map[netip.Addr]bool, networks []netip.Prefix) {
 	known = map[netip.Addr]bool{}
 	all, err := net.InterfaceAddrs()
 	if err != nil {
-		return known, nil // addresses that are not known stay foreign, which is the stricter choice
+		return known, nil // unknown addresses stay foreign, which is the stricter choice
 	}
 	for _, n := range all {
 		p, err := netip.ParsePrefix(n.String())

@@ -8,8 +8,8 @@ import (
 const (
 	// spillAt is the load in percent at which a loop starts to move connections to others.
 	spillAt = 85
-	// gatherAt is a load in percent. If a loop and the first loop together have less, the
-	// connections of the loop move to the first one.
+	// gatherAt is a load in percent. If a loop and the first loop together have a lower load, the
+	// loop's connections move to the first loop.
 	gatherAt = 45
 )
 
@@ -18,7 +18,7 @@ const (
 type spill struct {
 	period int64 // the number of the current period
 	steady int   // connections with events in this period and in the one before
-	left   int   // connections still to move
+	left   int   // connections that still have to move
 	to     *loop
 }
 
@@ -42,14 +42,14 @@ func (s *loops) lessLoaded() *loop {
 	return a
 }
 
-// balance decides after each period how many connections move, and to which loop. A loop that is
-// short of time moves half of its busy connections to a loop that has time. Otherwise, all its busy
-// connections move to the first loop, if that loop has time for them.
+// balance decides after each period how many connections move, and to which loop. A loop with a
+// high load moves half of its busy connections to a loop with a low load. Otherwise, all its busy
+// connections move to the first loop if the load there permits this.
 func (l *loop) balance() {
 	load, steady, first := l.meter.load.Load(), l.spill.steady, l.d.loops.all[0]
 	l.spill = spill{period: l.spill.period + 1}
 	if l.d.loops.halting.Load() {
-		return // a halted loop looks free
+		return // a halted loop appears to have no load
 	}
 	if load >= spillAt {
 		if to := l.d.loops.lessLoaded(); to.meter.load.Load() <= load/2 {

@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	// pipeSize is the capacity of a pipe in bytes. With a quarter of this size, moving a gigabyte
-	// needs 50 % more CPU time. If an unprivileged user has more than 64 MiB of pipes
-	// (pipe-user-pages-soft), the kernel refuses this size.
+	// pipeSize is the capacity of a pipe in bytes. A quarter of this size would need 50 % more CPU
+	// time to move a gigabyte. The kernel refuses this size to unprivileged users with more than 64
+	// MiB of pipes (pipe-user-pages-soft).
 	pipeSize = 1 << 20
 	// sparePipes is the number of unused pipes that a loop keeps open. Opening a pipe costs as much
 	// as moving 64 kB.
 	sparePipes = 4
-	// pipePause is the time for which no pipe is opened after the kernel has refused one.
+	// pipePause is how long no pipe is opened after the kernel has refused one.
 	pipePause = time.Second
 )
 
-// pipesFor returns the maximum number of open pipes for a limit of descriptors and an amount of
+// pipesFor returns the maximum number of open pipes for a file descriptor limit and an amount of
 // memory. Full pipes use at most an eighth of the descriptors, and a 32nd of the memory.
 func pipesFor(limit int, memory uint64) int { return int(min(uint64(limit)/16, memory/32/pipeSize)) }
 
@@ -32,11 +32,11 @@ func memory() uint64 {
 	return uint64(i.Totalram) * uint64(i.Unit)
 }
 
-// pipe holds bytes of one direction of a connection between two sockets.
+// pipe holds bytes on their way between two sockets, in one direction of a connection.
 type pipe struct{ r, w int }
 
-// pipes counts the pipes of all loops. A side has a pipe only while there are bytes to move, so
-// idle connections have none. If no pipe is available, the loop copies.
+// pipes counts the pipes of all loops. A side has a pipe only while it has bytes to move, so idle
+// connections have none. If no pipe is available, the loop copies the bytes.
 type pipes struct {
 	budget *budget
 	max    int
@@ -65,7 +65,7 @@ func (p *pipes) take() (pipe, bool) {
 	return t, true
 }
 
-// discard closes a pipe, and loses its content.
+// discard closes a pipe. Its content is lost.
 func (p *pipes) discard(t pipe) {
 	t.close()
 	p.open.Add(-1)
@@ -78,7 +78,6 @@ func (p *pipes) add() {
 	p.budget.take(2)
 }
 
-// openPipe opens a pipe with a capacity of pipeSize.
 func openPipe() (pipe, error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
@@ -116,9 +115,9 @@ func (l *loop) returnPipe(t pipe) {
 	}
 }
 
-// spliceFrom moves the available bytes of a side into a pipe for the other side, and returns their
-// number. If it finds none, the next copyFrom detects why: no data, an urgent byte (which splice
-// never passes), or the end of the data.
+// spliceFrom moves a side's available bytes into a pipe for the other side, and returns their
+// number. If there are none, the next copyFrom detects the reason: no data, an urgent byte (which
+// splice never passes), or the end of the data.
 func (l *loop) spliceFrom(c *conn, i int) int {
 	t, ok := l.takePipe()
 	if !ok {

@@ -13,8 +13,8 @@ import (
 // A loop makes its system calls without notifying Go's scheduler, because they never block. This
 // saves a tenth of a connection's CPU time.
 
-// raw returns the result of a system call that can't block. It repeats the call if it was
-// interrupted.
+// raw returns the result of a system call that can't block. If the call was interrupted, raw
+// repeats it.
 //
 // Callers convert pointers to uintptr arguments. The pointers stay valid because nosplit functions,
 // such as raw and RawSyscall6, never grow the stack, which would move the caller's variables. The
@@ -34,7 +34,6 @@ func rawRead(fd int, b []byte) (int, syscall.Errno) {
 	return raw(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, 0, 0)
 }
 
-// rawPeek reads data without removing it from the socket.
 func rawPeek(fd int, b []byte) (int, syscall.Errno) {
 	return raw(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
 }
@@ -50,7 +49,6 @@ func rawSplice(from, to, n int) (int, syscall.Errno) {
 
 func rawClose(fd int) { _, _, _ = syscall.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0) }
 
-// rawReset closes a socket with an RST.
 func rawReset(fd int) {
 	linger := unix.Linger{Onoff: 1}
 	_, _ = raw(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_LINGER, uintptr(unsafe.Pointer(&linger)), unsafe.Sizeof(linger), 0)
@@ -68,7 +66,6 @@ func rawOption(fd, level, name, value int) syscall.Errno {
 	return errno
 }
 
-// rawAccept accepts a connection, and returns it with the client's address.
 func rawAccept(listener int) (int, netip.AddrPort, syscall.Errno) {
 	var sa socketAddress
 	size := uint32(len(sa))
@@ -78,7 +75,7 @@ func rawAccept(listener int) (int, netip.AddrPort, syscall.Errno) {
 }
 
 // rawDial starts a connection. If from is valid, it is the source address, which may belong to
-// another host. rawDial returns a descriptor with 0 or EINPROGRESS, or -1 with another error.
+// another host. rawDial returns a descriptor and 0 or EINPROGRESS, or -1 and another error.
 func rawDial(to *socketAddress, from netip.Addr, mss int) (int, syscall.Errno) {
 	fd, errno := raw(unix.SYS_SOCKET, uintptr(to.family()), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0, 0, 0)
 	if errno != 0 {
@@ -101,9 +98,9 @@ func rawDial(to *socketAddress, from netip.Addr, mss int) (int, syscall.Errno) {
 	return fd, errno
 }
 
-// rawBind gives a TCP socket a client's address. The kernel chooses the port when the socket
-// connects, so each backend has all ports. The client's own port could still be in use by an
-// earlier connection to the same backend.
+// rawBind binds a TCP socket to a client's address. The kernel chooses the port when the socket
+// connects, so all ports are available for each backend. The client's own port could still be in
+// use by an earlier connection to the same backend.
 func rawBind(fd int, from netip.Addr) syscall.Errno {
 	errno := allowForeign(fd, from)
 	if errno == 0 {
@@ -116,7 +113,7 @@ func rawBind(fd int, from netip.Addr) syscall.Errno {
 	return errno
 }
 
-// allowForeign lets a socket have an address of another host, such as from.
+// allowForeign lets a socket be bound to another host's address, from.
 func allowForeign(fd int, from netip.Addr) syscall.Errno {
 	if from.Is4() {
 		return rawOption(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1)
@@ -153,7 +150,6 @@ func (sa *socketAddress) size() int {
 	return unix.SizeofSockaddrInet6
 }
 
-// addrPort returns the address and port, without the zone.
 func (sa *socketAddress) addrPort() netip.AddrPort {
 	port := uint16(sa[2])<<8 | uint16(sa[3])
 	if sa.family() == unix.AF_INET {
@@ -162,7 +158,7 @@ func (sa *socketAddress) addrPort() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(sa[8:24])).Unmap(), port)
 }
 
-// dialError returns the same kind of error that package net returns for a failed dial.
+// dialError returns an error like those that package net returns for failed dials.
 func dialError(to netip.AddrPort, cause error) error {
 	if errno, ok := cause.(syscall.Errno); ok {
 		cause = os.NewSyscallError("connect", errno)

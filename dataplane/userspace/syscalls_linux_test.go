@@ -23,11 +23,11 @@ func readOne(fd int) byte {
 	if n, errno := rawRead(fd, b[:]); n != len(b) || errno != 0 {
 		return 0
 	}
-	return b[0] + b[7] // the value that was read, for either byte order
+	return b[0] + b[7] // the value that was read, in either byte order
 }
 
-// TestRawCallsKeepTheStack makes system calls that read into local variables, at many depths of the
-// stack. The kernel must write to these variables, even if the stack has no space for another call.
+// TestRawCallsKeepTheStack makes system calls that read into local variables, at many stack depths.
+// The kernel must write to these variables even if the stack has no space for another call.
 func TestRawCallsKeepTheStack(t *testing.T) {
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
@@ -41,7 +41,7 @@ func TestRawCallsKeepTheStack(t *testing.T) {
 		got := make(chan byte)
 		go func() { got <- readDeep(fd, depth) }() // a new goroutine has a small stack
 		if n := <-got; n != 1 {
-			t.Fatalf("byte that was read at depth %d = %d, want 1", depth, n)
+			t.Fatalf("depth %d: byte = %d, want 1", depth, n)
 		}
 	}
 }

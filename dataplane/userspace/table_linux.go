@@ -3,8 +3,8 @@ package userspace
 import "golang.org/x/sys/unix"
 
 // id identifies the source of an event: a side of a connection, a listener, or the bell. For a
-// connection, the lower half is the entry's number and the side. The upper half is the entry's
-// generation, so late events of a closed socket do not affect another connection.
+// connection, the lower half contains the number of its table entry and the side. The upper half is
+// the entry's generation, so a closed socket's late events do not affect another connection.
 type id uint64
 
 const (
@@ -19,7 +19,6 @@ func eventID(e *unix.EpollEvent) id { return id(uint32(e.Fd)) | id(uint32(e.Pad)
 func (i id) isListener() bool { return i&listenerBit != 0 }
 func (i id) side() int        { return int(i & 1) }
 
-// table holds the connections of a loop.
 type table struct {
 	entries []entry
 	free    []uint32
@@ -30,8 +29,8 @@ type entry struct {
 	generation uint32
 }
 
-// add adds a connection to the table, and returns the ID of the client's side. The ID of the
-// backend's side is one higher.
+// add adds a connection to the table, and returns the ID of the client's side. The backend's side
+// has the next ID.
 func (t *table) add(c *conn) id {
 	var n uint32
 	if last := len(t.free) - 1; last >= 0 {

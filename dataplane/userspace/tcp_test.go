@@ -16,7 +16,7 @@ import (
 )
 
 // TestRetriesBeforeTheClientSeesAnything connects clients while one of two backends is down. All
-// clients must be served, and the failed backend must get no connections for some time.
+// clients must be served, and the failed backend must rest.
 func TestRetriesBeforeTheClientSeesAnything(t *testing.T) {
 	good, dead := serveAt(t, "127.0.0.1:0", named("good")), serveAt(t, "127.0.0.1:0", named("dead"))
 	dead.stop()
@@ -26,7 +26,7 @@ func TestRetriesBeforeTheClientSeesAnything(t *testing.T) {
 	began := time.Now()
 	for range 20 {
 		if name, err := askOnce(f.AddrPort(), ""); err != nil || name != "good" {
-			t.Fatalf("server that answers = %q, %v; want good", name, err)
+			t.Fatalf("server = %q, %v; want good", name, err)
 		}
 	}
 	most := max(10, 1+int(time.Since(began)/Rest))
@@ -36,8 +36,8 @@ func TestRetriesBeforeTheClientSeesAnything(t *testing.T) {
 }
 
 // TestBackupServesWhenTheOthersRefuse stops the primary backend. The backup must then serve all
-// clients. While the primary accepts connections, the backup must get none, even if the primary has
-// reached its connection limit.
+// clients. Before that, the backup must get no connections, even if the primary has reached its
+// connection limit.
 func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 	primary, backup := serveAt(t, "127.0.0.1:0", named("primary")), serveAt(t, "127.0.0.1:0", named("backup"))
 	d := start(t, Options{})
@@ -53,10 +53,10 @@ func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 	d.apply(f)
 	c := mustConnect(t, f.AddrPort())
 	if got := c.mustAsk(t); got != "primary" {
-		t.Fatalf("server that answers = %q, want primary", got)
+		t.Fatalf("server = %q, want primary", got)
 	}
 	if name, err := askOnce(f.AddrPort(), ""); err == nil {
-		t.Errorf("answer while the primary is full = %q, want a reset", name)
+		t.Errorf("client of the full primary: server = %q, want a reset", name)
 	}
 	_ = c.Close()
 	eventually(t, "the end of the one connection that fills the primary", func() error {
@@ -70,7 +70,7 @@ func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 	primary.stop()
 	for range 20 {
 		if name, err := askOnce(f.AddrPort(), ""); err != nil || name != "backup" {
-			t.Fatalf("server that answers = %q, %v; want backup", name, err)
+			t.Fatalf("server = %q, %v; want backup", name, err)
 		}
 	}
 	serveAt(t, primary.addr.String(), named("primary"))
@@ -83,9 +83,9 @@ func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 	})
 }
 
-// TestEachDrainsForItsOwnTime closes a dataplane whose services have different drain timeouts. The
-// connections of each service must end after its own timeout, and must not wait for a longer
-// timeout of another service.
+// TestEachDrainsForItsOwnTime closes a dataplane whose services have different drain timeouts. Each
+// service's connections must be reset after its own timeout, even if another service's timeout is
+// longer.
 func TestEachDrainsForItsOwnTime(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
@@ -130,11 +130,11 @@ func TestResetsWhenNoBackendAnswers(t *testing.T) {
 }
 
 // TestFinalBytesArriveBeforeReset makes one side send its last data and close while the other side
-// is still writing, as a server does when it refuses an upload. The last data must arrive before
-// the reset.
+// is still writing, like a server that refuses an upload. The last data must arrive before the
+// reset.
 func TestFinalBytesArriveBeforeReset(t *testing.T) {
 	const words = "413 too large"
-	say := func(c net.Conn) { // sends data and closes without reading everything
+	say := func(c net.Conn) { // sends data, and closes without reading everything
 		_, _ = io.ReadFull(c, make([]byte, 1000))
 		_, _ = io.WriteString(c, words)
 	}
@@ -188,7 +188,7 @@ func TestClientResetReachesTheBackend(t *testing.T) {
 	select {
 	case err := <-got:
 		if !isReset(err) {
-			t.Errorf("error at the backend = %v, want a reset", err)
+			t.Errorf("backend: error = %v, want a reset", err)
 		}
 	case <-time.After(wait.Patience):
 		t.Error("the connection to the backend was not reset")

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// small is the size of reads while traffic consists of messages. Most messages are shorter. A
-	// read that fills the buffer counts as bulk data.
+	// small is the buffer size of reads while the traffic consists of messages. Most messages are
+	// shorter. A read that fills the buffer counts as bulk data.
 	small = 16 << 10
 	// quota is the number of bytes that a side may move before other connections get their turn.
 	quota = 2 << 20
@@ -35,26 +35,26 @@ const (
 
 // transport is the part of a connection that moves bytes. Only the connection's loop uses it.
 type transport struct {
-	loop    *loop // only changed while f.mu is held
-	id      id    // of the client's side
+	loop    *loop // changed only while f.mu is held
+	id      id    // the ID of the client's side
 	phase   phase
-	failing bool  // a side was reset, and the data that it had sent is still being delivered
-	until   int64 // the latest end of a failing connection
+	failing bool  // a side was reset, and the data that it sent is still being delivered
+	until   int64 // when a failing connection is closed at the latest
 	err     error
 	sides   [2]side
 	counter *counter
 	dial    dial
 	timer   timer
 	idle    idleness
-	period  int64 // the last period of the loop with an event
+	period  int64 // the loop's last period with an event for this connection
 }
 
-// side is a socket of a connection, with the data that waits to be written to it.
+// side is one socket of a connection, and the data that waits to be written to it.
 type side struct {
 	fd             int
 	readable       bool // a read may find data
-	readUntilEmpty bool // an end, a reset or an urgent byte was reported, at which a read stops: reads continue until they find nothing
-	shut           bool // an event reported the end of its data
+	readUntilEmpty bool // an end, a reset or an urgent byte was reported, at which a read stops, so reads continue until they find nothing
+	shut           bool // an event reported that its data has ended
 	ended          bool // all data was read
 	passed         bool // the end of its data was forwarded to the other side
 	lost           bool // the socket was reset
@@ -64,13 +64,13 @@ type side struct {
 	eager          bool // the loop also receives events about room for writes
 	foreign        bool // the socket has the client's address
 	held           int  // number of bytes in pipe; 0 means no pipe
-	pipe           pipe // bytes for this side that follow those in pending
+	pipe           pipe // bytes for this side that follow the bytes in pending
 	pending        []byte
 }
 
 func (s *side) isBlocked() bool { return len(s.pending) > 0 || s.held > 0 }
 
-// watch makes the loop receive the edge-triggered events of a side.
+// watch makes the loop receive a side's edge-triggered events.
 func (l *loop) watch(c *conn, i int) {
 	s := &c.sides[i]
 	events := uint32(unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLRDHUP | unix.EPOLLET&(1<<32-1))
@@ -87,7 +87,6 @@ func (l *loop) watch(c *conn, i int) {
 	}
 }
 
-// event handles an event of a side.
 func (l *loop) event(c *conn, i int, events uint32) {
 	defer l.contain(c)
 	s := &c.sides[i]
@@ -111,8 +110,8 @@ func (l *loop) event(c *conn, i int, events uint32) {
 	}
 }
 
-// notice records in s what an event reports: that a read may find data, or an end, a reset or an
-// urgent byte.
+// notice records what an event reports: that a read may find data, an end, a reset or an urgent
+// byte.
 func (s *side) notice(events uint32) {
 	const closing = unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
 	s.readable = s.readable || events&(unix.EPOLLIN|closing) != 0
@@ -120,8 +119,8 @@ func (s *side) notice(events uint32) {
 	s.shut = s.shut || events&unix.EPOLLRDHUP != 0
 }
 
-// pump moves data from a side to the other side. It stops if there is no more data, the other side
-// has no room, or the quota is used up.
+// pump moves data from a side to the other side. It stops when there is no more data, the other
+// side has no room, or the quota is used up.
 func (l *loop) pump(c *conn, i int) {
 	from, to := &c.sides[i], &c.sides[1-i]
 	for left := quota; c.phase == relaying && !to.lost && l.flush(c, 1-i); {
@@ -145,8 +144,8 @@ func (l *loop) pump(c *conn, i int) {
 	}
 }
 
-// flush writes the data that waits to be written to a side. It returns false if data is left, or if
-// the write failed.
+// flush writes the data that waits to be written to a side. It returns false if data remains or the
+// write failed.
 func (l *loop) flush(c *conn, i int) bool {
 	s := &c.sides[i]
 	for s.isBlocked() {
@@ -171,8 +170,8 @@ func (l *loop) flush(c *conn, i int) bool {
 	return true
 }
 
-// refused handles a failed write to a side. If the socket is full, it waits for room. Otherwise the
-// side is lost.
+// refused handles a failed write to a side. If the socket is full, the connection waits for room.
+// Otherwise the side is lost.
 func (l *loop) refused(c *conn, i int, errno syscall.Errno) {
 	switch errno {
 	case unix.EAGAIN:
@@ -186,7 +185,7 @@ func (l *loop) refused(c *conn, i int, errno syscall.Errno) {
 	}
 }
 
-// count adds n to the counters of the bytes that were written to a side.
+// count adds n to the counters of bytes written to a side.
 func (c *conn) count(to, n int) {
 	if to == serverSide {
 		c.in.Add(uint64(n))
@@ -198,7 +197,7 @@ func (c *conn) count(to, n int) {
 }
 
 // copyFrom reads from a side once, and writes the data to the other side. It returns the number of
-// bytes that it read.
+// bytes read.
 func (l *loop) copyFrom(c *conn, i int) int {
 	from, to := &c.sides[i], &c.sides[1-i]
 	n, errno := rawRead(from.fd, l.buffer[:])
@@ -231,8 +230,8 @@ func (l *loop) copyFrom(c *conn, i int) int {
 	return n
 }
 
-// passEnd forwards the end of a side's data to the other side. After both ends, it ends the
-// connection.
+// passEnd forwards the end of a side's data to the other side. After both sides' data has ended, it
+// closes the connection.
 func (l *loop) passEnd(c *conn, i int) {
 	from, to := &c.sides[i], &c.sides[1-i]
 	switch {
@@ -244,13 +243,13 @@ func (l *loop) passEnd(c *conn, i int) {
 	default:
 		from.passed = true
 		c.half.Store(true)
-		if errno := rawShutdown(to.fd); errno != 0 && errno != unix.ENOTCONN { // ENOTCONN means that the other side was reset, which has its own event
+		if errno := rawShutdown(to.fd); errno != 0 && errno != unix.ENOTCONN { // ENOTCONN means that the other side was reset, which is a separate event
 			l.end(c, errno)
 		}
 	}
 }
 
-// handleReset handles a side that was reset. The data that it had sent still reaches the other
+// handleReset handles a side that was reset. The data that it sent before still reaches the other
 // side, for example the response to a request that a backend did not read completely. Then the
 // other side is also reset.
 func (l *loop) handleReset(c *conn, i int) {
@@ -268,8 +267,8 @@ func (l *loop) handleReset(c *conn, i int) {
 	}
 }
 
-// endWhenDelivered ends a connection with a lost side after the other side has received everything.
-// An earlier reset would discard data in the other side's socket.
+// endWhenDelivered resets a connection with a lost side after the other side has received
+// everything. An earlier reset would discard data in the other side's socket.
 func (l *loop) endWhenDelivered(c *conn) {
 	from, to := &c.sides[serverSide], &c.sides[clientSide]
 	if to.lost {
@@ -285,7 +284,6 @@ func (l *loop) endWhenDelivered(c *conn) {
 	l.end(c, errLost)
 }
 
-// dropData discards the data that waits to be written to a side.
 func (l *loop) dropData(s *side) {
 	s.pending = nil
 	if s.held > 0 {
@@ -295,7 +293,7 @@ func (l *loop) dropData(s *side) {
 }
 
 // end closes the sockets of a connection. It closes them normally if err is nil or another process
-// continues the connection, and resets them otherwise.
+// continues the connection. Otherwise it resets them.
 func (l *loop) end(c *conn, err error) {
 	if c.phase >= leaving {
 		return
@@ -310,7 +308,6 @@ func (l *loop) end(c *conn, err error) {
 	l.proceed(c)
 }
 
-// closeSide closes a socket, either normally or with a reset.
 func (l *loop) closeSide(s *side, inOrder bool) {
 	l.dropData(s)
 	switch {
@@ -324,7 +321,6 @@ func (l *loop) closeSide(s *side, inOrder bool) {
 	s.fd, s.watched, s.foreign = -1, false, false
 }
 
-// forget removes a connection from the loop.
 func (l *loop) forget(c *conn) {
 	l.wheel.stop(&c.timer)
 	l.table.remove(c.id)

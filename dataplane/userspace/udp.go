@@ -18,16 +18,16 @@ import (
 // datagram is the maximum size of a datagram.
 const datagram = 64 << 10
 
-// datagrams holds buffers for a datagram. A flow or a frontend uses a buffer only between a read
-// and the following write.
+// datagrams holds buffers, each for one datagram. A flow or a frontend uses a buffer only between a
+// read and the following write.
 var datagrams = sync.Pool{New: func() any { return new([datagram]byte) }}
 
 // longAgo is a deadline in the past, which makes reads and writes fail immediately.
 var longAgo = time.Unix(1, 0)
 
-// trial is the time after which a backend that had failed is treated as working if it has not
-// refused a flow, even if it sends no answer. The kernel declares a neighbor unreachable after
-// three seconds.
+// trial is how long a flow to a previously failed backend must continue without a refusal before
+// the backend counts as working, even if it sends no answer. The kernel declares a neighbor
+// unreachable after three seconds.
 const trial = 4 * time.Second
 
 // wantPacketsLocked reports whether the UDP sockets should be open. While no backend is active,
@@ -37,7 +37,6 @@ func (f *frontend) wantPacketsLocked() bool {
 	return c.serves || c.NoEndpoints == balancer.DropClients || f.receivesLocked() && len(f.flows.by) > 0
 }
 
-// openPacketsLocked opens or closes the UDP socket at the VIP.
 func (p *portSockets) openPacketsLocked(want bool) error {
 	f, c := p.f, p.f.conf.Load()
 	switch {
@@ -64,7 +63,7 @@ func (p *portSockets) openPacketsLocked(want bool) error {
 	return nil
 }
 
-// receiveFrom makes pc the UDP socket of p, adopts inherited flows, and starts the read loop.
+// receiveFrom makes pc the UDP socket of p, adopts inherited flows and starts the read loop.
 func (p *portSockets) receiveFrom(pc *net.UDPConn, read reading) {
 	p.packets = pc
 	widen(pc)
@@ -77,7 +76,7 @@ func (p *portSockets) receiveFrom(pc *net.UDPConn, read reading) {
 // and the return path for replies.
 type reading func(buf []byte) (n int, from netip.AddrPort, back way, err error)
 
-// bound returns a function that reads datagrams from a socket that is bound to a single address.
+// bound returns a function that reads datagrams from a socket that is bound to one address.
 func (p *portSockets) bound(pc *net.UDPConn) reading {
 	return func(buf []byte) (int, netip.AddrPort, way, error) {
 		n, from, err := pc.ReadFromUDPAddrPort(buf)
@@ -98,7 +97,7 @@ func (f *frontend) receive(pc *net.UDPConn, read reading) {
 		switch {
 		case err == nil:
 			slower = backoff{}
-		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // the deadline has passed because the socket is handed over
+		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // the deadline has passed because the socket is being handed over
 			return
 		default: // an ICMP error that an earlier reply caused, or a lack of memory
 			if !slower.sleep(f.d.ctx.Done()) {
@@ -121,16 +120,16 @@ func (f *frontend) receiveOne(read reading) error {
 // way is the return path for a flow's replies: the socket that received the client's datagrams.
 type way struct {
 	socket *net.UDPConn
-	// local is the destination address of the datagrams if the socket has several addresses.
-	// Otherwise it is invalid.
+	// local is the datagrams' destination address if the socket has several addresses. Otherwise it
+	// is invalid.
 	local netip.Addr
-	// port is the port to which the socket's clients send. It is 0 if a redirected range leads to
-	// the socket.
+	// port is the port to which the socket's clients send. It is 0 if the redirect of a port range
+	// leads to the socket.
 	port uint16
 }
 
-// forward sends a datagram to the backend of its flow. If the backend refuses it, forward tries
-// another.
+// forward sends a datagram to the flow's backend. If the backend refuses the datagram, forward
+// tries another backend.
 func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 	var tried []*backend
 	for {
@@ -150,14 +149,14 @@ func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 		case refuses(err):
 			tried = append(tried, f.endFlow(x, err))
 		case !errors.Is(err, net.ErrClosed): // after ErrClosed, the loop tries again, because the flow has ended for another reason
-			return // the datagram is too large, or memory is short: this affects only the datagram
+			return // the datagram is too large, or memory is short: this affects only this datagram
 		}
 	}
 }
 
-// deliver sends a datagram to the backend. Until its first reply, datagrams have a PROXY header if
-// the backend expects headers: if the first datagram were lost, the client could start the next one
-// with a header of its own.
+// deliver sends a datagram to the backend. If the backend expects PROXY headers, every datagram
+// before its first reply has one. Otherwise, if the first datagram were lost, the client could
+// start the next one with a forged header.
 func (x *flow) deliver(b []byte) error {
 	if len(x.header) == 0 || x.answered.Load() {
 		return x.send(b)
@@ -165,8 +164,8 @@ func (x *flow) deliver(b []byte) error {
 	return x.send(append(x.header, b...))
 }
 
-// flowOf returns the client's flow, which it creates if necessary. It returns nil if there is no
-// backend, or the client may not have a flow. Only the read loop of the socket calls it.
+// flowOf returns the client's flow, and creates it if necessary. It returns nil if there is no
+// backend or the client may not have a flow. Only the socket's read loop calls it.
 func (f *frontend) flowOf(back way, client netip.AddrPort, tried []*backend) *flow {
 	x, may := f.known(back, client, back.port)
 	if x != nil || !may {
@@ -187,7 +186,7 @@ func (f *frontend) flowOf(back way, client netip.AddrPort, tried []*backend) *fl
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, may := f.flowLocked(back, client, port); !may { // the state has changed in the meantime
+	if _, may := f.flowLocked(back, client, port); !may { // the state may have changed since the first check
 		f.d.flows.give(f)
 		return nil
 	}
@@ -205,7 +204,7 @@ func (f *frontend) known(back way, client netip.AddrPort, port uint16) (x *flow,
 }
 
 // flowLocked returns the client's flow to a port. If there is none, it reports whether the client
-// may have a new flow. A port of 0 means that the port is unknown. An idle flow is then not
+// may have a new flow. A port of 0 means that the port is unknown. Idle flows are then not
 // returned, because the client may have started a new flow to another port.
 func (f *frontend) flowLocked(back way, client netip.AddrPort, port uint16) (x *flow, may bool) {
 	c := f.conf.Load()
@@ -213,7 +212,7 @@ func (f *frontend) flowLocked(back way, client netip.AddrPort, port uint16) (x *
 	x = f.flows.by[flowKey{client, back.port}]
 	switch {
 	case x == nil:
-	case x.back != back, port != 0 && x.port != port: // the client uses another address now
+	case x.back != back, port != 0 && x.port != port: // the client uses another address or port now
 		f.endFlowLocked(x)
 	case port == 0 && x.idle(f.d.now()):
 		return nil, true
@@ -223,13 +222,13 @@ func (f *frontend) flowLocked(back way, client netip.AddrPort, port uint16) (x *
 	return nil, may
 }
 
-// hasSocketLocked reports whether pc is an open UDP socket of f.
 func (f *frontend) hasSocketLocked(pc *net.UDPConn) bool {
 	return slices.ContainsFunc(f.ports, func(p *portSockets) bool { return p.packets == pc })
 }
 
 // newFlowLocked opens a flow to a backend that it chooses. The caller has reserved a place for the
-// flow. It returns nil if the client is over a limit, or there is no backend or no socket.
+// flow in the budget. newFlowLocked returns nil if the client is over a limit, or if no backend or
+// socket is available.
 func (f *frontend) newFlowLocked(back way, client netip.AddrPort, port uint16, tried []*backend) *flow {
 	counted, within := f.admitLocked(client.Addr())
 	if !within {
@@ -277,13 +276,11 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, port uint16, t
 	return x
 }
 
-// flowHeader returns the PROXY header of a flow.
 func (f *frontend) flowHeader(x *flow) []byte {
 	text, _ := flowHeader(x.client, netip.AddrPortFrom(f.key.Addr, x.port)) // fails only for invalid addresses
 	return text
 }
 
-// beginFlowLocked adds a flow to f, and starts its goroutine.
 func (f *frontend) beginFlowLocked(x *flow) {
 	x.send = way{socket: x.socket}.sender(netip.AddrPort{})
 	x.placed = f.d.now()
@@ -294,9 +291,9 @@ func (f *frontend) beginFlowLocked(x *flow) {
 	f.d.tasks.Go(func() { f.reply(x, b) })
 }
 
-// roomForFlow reserves a place for another flow of f. If no place is free, it ends the oldest flow
-// of the frontend with the most flows, so no service can use up all places. The caller holds no
-// frontend's lock.
+// roomForFlow reserves a place in the flow budget for another flow of f. If the budget is used up,
+// it ends the oldest flow of the frontend with the most flows, so no service can use up the whole
+// budget. The caller holds no frontend's lock.
 func (d *Dataplane) roomForFlow(f *frontend) bool {
 	const tries = 4 // another flow may get the place that endOldest has freed
 	made := d.budget.room(1)
@@ -326,8 +323,8 @@ func (f *frontend) endOldest() bool {
 	return true
 }
 
-// reply forwards the backend's datagrams to the client until the flow ends, and ends the flow if
-// reading fails.
+// reply forwards the backend's datagrams to the client until the flow ends. If reading fails, it
+// ends the flow.
 func (f *frontend) reply(x *flow, backend *backend) {
 	send := x.back.sender(x.client)
 	use := func(b []byte) {
@@ -348,13 +345,13 @@ func (f *frontend) reply(x *flow, backend *backend) {
 		err = x.receive(use)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return // the flow is handed over
+		return // the flow is being handed over
 	}
 	f.endFlow(x, err)
 }
 
 // goesOn removes the read deadline of a flow after its trial, and returns true. It returns false if
-// the deadline was set because the flow is handed over.
+// the deadline was set for a handover.
 func (f *frontend) goesOn(x *flow) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -366,7 +363,7 @@ func (f *frontend) goesOn(x *flow) bool {
 }
 
 // refuses reports whether an error means that the backend does not accept datagrams, or that a
-// network on the path does not forward them.
+// network on the path does not forward datagrams.
 func refuses(err error) bool {
 	return sockerr.Is(err, syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EACCES, syscall.EPROTO, syscall.ENOPROTOOPT)
 }
@@ -391,7 +388,7 @@ func (f *frontend) endFlow(x *flow, err error) *backend {
 	return b
 }
 
-// endFlowLocked removes a flow and closes its socket, which ends its goroutine.
+// endFlowLocked removes a flow and closes its socket, which makes its goroutine return.
 func (f *frontend) endFlowLocked(x *flow) {
 	if x.ended {
 		return
@@ -409,8 +406,8 @@ func (f *frontend) endFlowLocked(x *flow) {
 	f.d.budget.give(1)
 }
 
-// endIdleFlowsLocked ends flows without traffic, and closes sockets that were open only for flows.
-// The caller also holds the dataplane's lock.
+// endIdleFlowsLocked ends flows without traffic, and closes sockets that were open only for
+// existing flows. The caller also holds the dataplane's lock.
 func (f *frontend) endIdleFlowsLocked(c *config) {
 	now := f.d.now()
 	if c.IdleTimeout > 0 && now-f.idleChecked >= int64(c.IdleTimeout)/10 {

@@ -25,8 +25,8 @@ func arrival(pc *net.UDPConn) func() error {
 	}
 }
 
-// burst is the maximum number of datagrams between two checks whether the socket is closed or its
-// deadline has passed.
+// burst is the maximum number of datagrams between two checks for a closed socket or a passed
+// deadline.
 const burst = 64
 
 // receive passes each datagram of the backend to use, until the socket fails, is closed or its
@@ -40,7 +40,7 @@ func (x *flow) receive(use func([]byte)) error {
 }
 
 // receiveBurst waits for datagrams, and holds a buffer only while it reads them. Closing the socket
-// waits until it returns.
+// waits until receiveBurst returns.
 func receiveBurst(raw syscall.RawConn, use func([]byte)) error {
 	var failed error
 	err := raw.Read(func(fd uintptr) bool {
@@ -65,7 +65,7 @@ func receiveBurst(raw syscall.RawConn, use func([]byte)) error {
 }
 
 // answers is the number of bytes of replies, with the kernel's overhead, that may wait in the
-// queues of devices. It is the size of an fq_codel queue. All clients of a frontend share its
+// queues of devices. It is the size of an fq_codel queue. All clients of a frontend share the
 // socket, so a client with a slow link could use up a smaller buffer.
 const answers = 32 << 20
 
@@ -84,7 +84,7 @@ func widen(pc *net.UDPConn) {
 
 // sender returns a function that sends to a client, or to the socket's peer if to is invalid. If
 // the socket has no room, the function drops the datagram, so no goroutine waits for a slow link.
-// Its calls must not overlap.
+// The function must not be called concurrently.
 func (w way) sender(to netip.AddrPort) func([]byte) error {
 	raw, err := w.socket.SyscallConn()
 	if err != nil {
@@ -111,7 +111,6 @@ func (w way) sender(to netip.AddrPort) func([]byte) error {
 	}
 }
 
-// zoneIndex returns the index of a zone's interface, or 0 if it is unknown.
 func zoneIndex(zone string) uint32 {
 	if zone == "" {
 		return 0

@@ -64,7 +64,6 @@ func udpClient(t testing.TB, vip netip.AddrPort) *net.UDPConn {
 	return c
 }
 
-// askUDP sends a datagram, and returns the name in the server's answer.
 func askUDP(c *net.UDPConn, text string) (string, error) { return askUDPFor(c, text, wait.Patience) }
 
 func askUDPFor(c *net.UDPConn, text string, within time.Duration) (string, error) {
@@ -96,7 +95,7 @@ func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	var all []*balancer.Frontend
 	for i := range n {
 		f := frontendAt(fmt.Sprintf("127.77.2.77:%d/udp", 9000+i), at)
-		if wait.Race { // under the race detector, the pool keeps buffers
+		if wait.Race { // under the race detector, the pool retains buffers
 			f.IdleTimeout = time.Second
 		}
 		all = append(all, f)
@@ -130,7 +129,7 @@ func TestFlowsMoveFromDeadBackends(t *testing.T) {
 	f := frontendAt("127.77.2.3:9000/udp", a, udpServer(t, "127.0.0.1:0", "b"))
 	d.apply(f)
 	var c *net.UDPConn
-	for range 2 { // of two clients, one gets backend a
+	for range 2 { // one of the two clients gets backend a
 		c = udpClient(t, f.AddrPort())
 		if name, err := askUDP(c, "x"); err != nil {
 			t.Fatal(err)
@@ -142,14 +141,14 @@ func TestFlowsMoveFromDeadBackends(t *testing.T) {
 	eventually(t, "the other backend", func() error { // the first datagram causes only an ICMP error
 		name, err := askUDPFor(c, "y", 300*time.Millisecond)
 		if name != "b" {
-			return fmt.Errorf("server that answers = %q, %v; want b", name, err)
+			return fmt.Errorf("server = %q, %v; want b", name, err)
 		}
 		return nil
 	})
 }
 
-// TestUDPWithoutBackends drains the only backend of a UDP frontend. Its flow must continue. After
-// this flow has ended, new clients must be refused or, with "drop", get no answer.
+// TestUDPWithoutBackends drains the only backend of a UDP frontend. Its flow must continue.
+// Afterwards, new clients must be refused or, with "drop", get no answer.
 func TestUDPWithoutBackends(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{})
@@ -163,27 +162,27 @@ func TestUDPWithoutBackends(t *testing.T) {
 	down := with(f, func(f *balancer.Frontend) { f.Backends[0].State, f.Backends[0].Weight = balancer.Draining, 0 })
 	d.apply(down)
 	if name, err := askUDP(c, "established"); name != "a" {
-		t.Errorf("server that answers on an established flow = %q, %v; want a", name, err)
+		t.Errorf("established flow: server = %q, %v; want a", name, err)
 	}
 	d.apply(with(down, func(f *balancer.Frontend) { f.IdleTimeout = 100 * time.Millisecond }))
 	eventually(t, "the closed port", func() error {
 		if _, err := askUDPFor(udpClient(t, f.AddrPort()), "new", 300*time.Millisecond); !errors.Is(err, syscall.ECONNREFUSED) {
-			return fmt.Errorf("error of a new client = %v, want a refusal", err)
+			return fmt.Errorf("new client: error = %v, want connection refused", err)
 		}
 		return nil
 	})
 	d.apply(f)
 	if name, err := askUDP(c, "back"); name != "a" {
-		t.Errorf("server that answers after the backend was added again = %q, %v; want a", name, err)
+		t.Errorf("after the backend was added again: server = %q, %v; want a", name, err)
 	}
 	d.apply(with(down, func(f *balancer.Frontend) { f.NoEndpoints = balancer.DropClients }))
 	if _, err := askUDPFor(udpClient(t, f.AddrPort()), "new", 300*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("error of a client with no_endpoints = drop: %v, want a timeout because there is no answer", err)
+		t.Errorf("client with no_endpoints = drop: error = %v, want a timeout", err)
 	}
 }
 
 // TestFlowsEnd opens more flows than the limit permits. Each flow beyond the limit must replace the
-// flow that has been idle for the longest time. idle_timeout must end all remaining flows.
+// flow that has been idle the longest, and idle_timeout must end all remaining flows.
 func TestFlowsEnd(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{maxFlows: 10})
@@ -204,7 +203,7 @@ func TestFlowsEnd(t *testing.T) {
 		}
 	}
 	if got, want := d.Counters()[0].Connections, uint64(31); got != want {
-		t.Errorf("total flows = %d, want %d, because the busy flow must not be replaced", got, want)
+		t.Errorf("total flows = %d, want %d because the busy flow must not be replaced", got, want)
 	}
 	d.apply(with(f, func(f *balancer.Frontend) { f.IdleTimeout = 100 * time.Millisecond }))
 	eventually(t, "the end of idle flows", func() error {
@@ -215,8 +214,8 @@ func TestFlowsEnd(t *testing.T) {
 	})
 }
 
-// TestIdleFlowsAreNotLive pauses the datagrams of a flow, and then sends another one. The flow must
-// count as idle only during the pause.
+// TestIdleFlowsAreNotLive pauses a flow, and then sends another datagram. The flow must count as
+// idle only during the pause.
 func TestIdleFlowsAreNotLive(t *testing.T) {
 	d := start(t, Options{})
 	f := frontendAt("127.77.2.7:9000/udp", udpServer(t, "127.0.0.1:0", "a"))
@@ -240,7 +239,7 @@ func TestIdleFlowsAreNotLive(t *testing.T) {
 		list, _ := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{})
 		active := d.Counters()[0].Backends[0].Active
 		if len(list) != 1 || (list[0].State == dataplane.Idle) != idle || (active == 0) != idle {
-			t.Errorf("live flows = %d, connections = %+v; want one connection with idle = %v", active, list, idle)
+			t.Errorf("live flows = %d, connections = %+v; want one connection, idle = %v", active, list, idle)
 		}
 	}
 }

@@ -30,10 +30,10 @@ const (
 	Bind Interception = "bind"
 )
 
-// Rest is the time for which a backend that failed is never the first choice. Afterwards a single
-// new connection tries the backend, and others follow only if that connection succeeds. So at most
-// one client per second is delayed by the connect timeout of a backend that drops packets.
-// Connections without an alternative try the backend anyway.
+// Rest is how long a failed backend is never the first choice. Afterwards a single new connection
+// tries the backend, and other connections follow only if it succeeds. So a backend that drops
+// packets delays at most one client per second by the connect timeout. Connections without an
+// alternative try the backend anyway.
 const Rest = time.Second
 
 // Options are the options of [New].
@@ -41,15 +41,15 @@ type Options struct {
 	Log *slog.Logger
 	// Intercept selects how connections reach the proxy. The default is Auto.
 	Intercept Interception
-	// Replies are the paths of replies to sockets with clients' addresses. All dataplanes of a
-	// process must share them. The default is paths of the new dataplane alone.
+	// Replies maintains the reply paths to sockets with clients' addresses. All dataplanes of a
+	// process must share it. By default, the new dataplane has its own.
 	Replies *Replies
 	// maxDescriptors limits the file descriptors of connections, flows and listeners. The default
-	// is the limit of the process minus a reserve.
+	// is the process's limit minus a reserve.
 	maxDescriptors int
 	// maxFlows limits the UDP flows of all frontends. At the limit, the oldest flow of the frontend
-	// with the most flows makes room. The default is 65536, and never more than half of
-	// maxDescriptors or of net.ipv4.ip_local_port_range.
+	// with the most flows is ended to make room. The default is 65536, but at most half of
+	// maxDescriptors and half of net.ipv4.ip_local_port_range.
 	maxFlows int
 }
 
@@ -67,42 +67,41 @@ type Dataplane struct {
 	tables  interception
 	carried *dnat.Carried
 	replies *Replies
-	// keepsReplies reports whether sockets with clients' addresses of an earlier process are
-	// inherited but not adopted yet. The lock applying guards it.
+	// keepsReplies reports whether some inherited sockets with clients' addresses are not adopted
+	// yet. It is guarded by applying.
 	keepsReplies bool
 	filters      bool // TCP sockets can be filtered
 	detail       string
 	// epoch is the origin of instants.
 	epoch   time.Time
 	retries atomic.Uint64
-	// reportDial, if not nil, receives the results of dials that must be reported. It is set before
-	// the first Apply.
+	// reportDial, if not nil, receives reports about dials. It is set before the first Apply.
 	reportDial  func(balancer.Target, error)
 	followers   followers
 	remembering memoryRegistry
 	admitters   admitters
-	// inherited holds the items of an earlier process that no frontend has adopted yet; applying
-	// guards it.
+	// inherited holds an earlier process's items that no frontend has adopted yet. It is guarded by
+	// applying.
 	inherited inheritance
 	// inheriting reports whether inherited items wait for frontends that have not been applied yet.
 	inheriting atomic.Bool
-	// heir is the process that takes over during a handover. It is nil otherwise.
+	// heir is the process that takes over during a handover, and otherwise nil.
 	heir   *successor
 	warned atomic.Int64 // the instant of the last rate-limited warning
 
-	ctx    context.Context // ends when Close gives up waiting
+	ctx    context.Context // canceled when Close stops waiting for connections
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup // flows, read loops and the janitor
 	conns  sync.WaitGroup // only connections; drain waits for them
 
 	gate     sync.RWMutex // guards shutting
-	shutting bool         // no more connections start, so conns only decreases
+	shutting bool         // no more connections may start, so conns only decreases
 
 	// accepts holds the functions that dnat.Accepts returned for the ports to which redirects lead.
-	// applying guards it.
+	// It is guarded by applying.
 	accepts []func()
 
-	// applying serializes the calls of the engine, which may be slow. It is locked before mu.
+	// applying serializes the engine's calls, which may be slow. It is locked before mu.
 	applying sync.Mutex
 
 	mu        sync.Mutex // guards the fields below, only briefly; acquired before a frontend's mu
@@ -110,7 +109,7 @@ type Dataplane struct {
 	timed     map[*frontend]struct{} // the frontends that the janitor checks
 	lost      map[balancer.Key]bool  // UDP frontends with closed sockets to which conntrack may still send datagrams
 	counters  map[counters.Port]*counter
-	running   bool // the loops and the janitor run
+	running   bool // the loops and the janitor are running
 	closed    bool
 	yielded   bool // Yield was called, so another dataplane gets the new connections
 }
@@ -127,8 +126,8 @@ var (
 	_ dataplane.CountsClients      = (*Dataplane)(nil)
 )
 
-// New returns a dataplane that serves nothing yet. Its goroutines start with the first Apply and
-// end with Close.
+// New returns a dataplane that serves nothing yet. The first Apply starts its goroutines, and Close
+// stops them.
 func New(o Options) (*Dataplane, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	d := &Dataplane{
@@ -156,8 +155,8 @@ func New(o Options) (*Dataplane, error) {
 	return d, nil
 }
 
-// Traits implements [dataplane.Dataplane]. The detail names the interception, and says why
-// redirects are not used if they do not work.
+// Traits implements [dataplane.Dataplane]. The detail names the interception. If redirects do not
+// work, it also gives the reason.
 func (d *Dataplane) Traits() dataplane.Traits {
 	translates, all := d.tables.translates()
 	return dataplane.Traits{Needs: dataplane.Needs{Translates: translates, TranslatesAll: all}, Detail: d.detail, Lacks: d.lacks(), Drains: true}
@@ -170,8 +169,8 @@ func (d *Dataplane) ReportDials(report func(balancer.Target, error)) { d.reportD
 // DialRetries implements [dataplane.ReportsDials].
 func (d *Dataplane) DialRetries() uint64 { return d.retries.Load() }
 
-// Capabilities returns the features that userspace mode supports on this host. Without the right to
-// filter sockets, vipd can't silently drop clients' packets. Without redirects, each port of a
+// Capabilities returns the features that userspace mode supports on this host. Without permission
+// to filter sockets, vipd can't silently drop clients' packets. Without redirects, each port of a
 // range needs a socket.
 func (d *Dataplane) Capabilities() balancer.Capabilities {
 	c := Capabilities()
@@ -214,8 +213,7 @@ func (d *Dataplane) now() int64 { return int64(time.Since(d.epoch)) }
 var errClosed = errors.New("the userspace dataplane is closed")
 
 // Yield implements [dataplane.Yields]. It removes the redirects, accepts connections that clients
-// have already started, and releases its ports, because another dataplane of this kind may need
-// them.
+// have already started, and releases its ports, because another userspace dataplane may need them.
 func (d *Dataplane) Yield(ctx context.Context) error {
 	d.applying.Lock()
 	defer d.applying.Unlock()
@@ -228,15 +226,15 @@ func (d *Dataplane) Yield(ctx context.Context) error {
 	return errors.Join(err, d.tables.stop(ctx, d.list()))
 }
 
-// underWay is the time for which this dataplane continues to accept connections after Yield,
-// because clients may already have sent a SYN.
+// underWay is how long this dataplane continues to accept connections after Yield, because clients
+// may already have sent a SYN.
 const underWay = 2 * time.Second
 
-// Close stops accepting, waits for established connections, and resets those that are left. The
-// connections of each frontend may continue for its DrainTimeout, but not after the end of ctx. UDP
-// flows end immediately. New clients are treated as if no backend were active, and never reach
-// another program on the port. The bool has no effect, because nothing is forwarded without this
-// process. When Close returns, no goroutine and no descriptor is left.
+// Close stops accepting connections, waits for established ones, and resets those that remain. Each
+// frontend's connections may continue for its DrainTimeout, but not after ctx is done. UDP flows
+// end immediately. New clients are treated as if no backend were active, and never reach another
+// program on the port. The bool has no effect, because nothing is forwarded without this process.
+// When Close returns, no goroutine and no descriptor is left.
 func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 	d.discard()
 	d.applying.Lock()
@@ -269,8 +267,8 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 	return nil
 }
 
-// stopLoops ends the loops and the goroutines that run calls for them. It must follow the end of
-// the last connection.
+// stopLoops stops the loops and the goroutines that run calls for them. It must be called after the
+// last connection has ended.
 func (d *Dataplane) stopLoops() {
 	d.loops.halt()
 	d.aside.stop()
@@ -278,7 +276,6 @@ func (d *Dataplane) stopLoops() {
 	d.loops.close() // also reads the letters that the calls sent
 }
 
-// end marks the dataplane as closed. It returns false if it was already closed.
 func (d *Dataplane) end() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -287,7 +284,6 @@ func (d *Dataplane) end() bool {
 	return !was
 }
 
-// refuseNew prevents the start of new connections.
 func (d *Dataplane) refuseNew() {
 	d.gate.Lock()
 	defer d.gate.Unlock()
@@ -295,15 +291,15 @@ func (d *Dataplane) refuseNew() {
 }
 
 // drain waits until all connections have ended. It resets connections after the DrainTimeout of
-// their frontend, and all others at the end of ctx. It returns the number of connections that were
-// left at that time.
+// their frontend, and all remaining connections when ctx is done. It returns the number of
+// connections that remained then.
 func (d *Dataplane) drain(ctx context.Context, frontends []*frontend) (left int) {
-	for _, f := range frontends { // each frontend drains for its own DrainTimeout, at most until ctx ends
+	for _, f := range frontends { // each frontend drains for its own DrainTimeout, at most until ctx is done
 		cut := time.AfterFunc(f.conf.Load().DrainTimeout, func() { f.end() })
 		defer cut.Stop()
 	}
 	drained := make(chan struct{})
-	go func() { // ends below, because the remaining connections are reset
+	go func() { // returns soon, because the remaining connections are reset
 		d.conns.Wait()
 		close(drained)
 	}()

@@ -5,7 +5,7 @@ import "time"
 // wheel holds the timers of a loop, at most one per connection, in slots of a tick. Setting a timer
 // costs the same for any number of connections.
 type wheel struct {
-	slots [wheelSlots]timer // each is the head of a ring
+	slots [wheelSlots]timer // each slot is the head of a ring
 	turn  int64             // the last tick whose timers have been visited
 	count int
 }
@@ -19,7 +19,6 @@ type timer struct {
 	owner      *conn
 }
 
-// ticksIn returns a duration as a number of ticks, rounded up.
 func ticksIn(d time.Duration) int64 { return int64((d + tick - 1) / tick) }
 
 func (w *wheel) init(turn int64) {
@@ -29,7 +28,6 @@ func (w *wheel) init(turn int64) {
 	}
 }
 
-// set makes t expire after a duration.
 func (w *wheel) set(t *timer, after time.Duration) {
 	w.stop(t)
 	t.due = w.turn + max(1, ticksIn(after)) + 1 // the current tick has begun
@@ -48,7 +46,7 @@ func (w *wheel) stop(t *timer) {
 	w.count--
 }
 
-// advance calls the function expired for each timer that is due at or before the tick now.
+// advance calls expired for each timer that is due at or before the tick now.
 func (w *wheel) advance(now int64, expired func(*conn)) {
 	for w.turn < now {
 		if w.count == 0 {
@@ -58,7 +56,7 @@ func (w *wheel) advance(now int64, expired func(*conn)) {
 		w.turn++
 		head := &w.slots[w.turn%wheelSlots]
 		for t, last := head.next, head.prev; t != head; {
-			next, end := t.next, t == last // timers that are set during the loop are behind the last
+			next, end := t.next, t == last // timers that are set during the loop come after the last one
 			if t.due <= w.turn {
 				w.stop(t)
 				expired(t.owner)
