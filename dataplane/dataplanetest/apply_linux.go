@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// bare is a rig for cases that call the dataplane directly, including in ways that an engine never
+// bare is a rig for cases that call the dataplane directly, even in ways in which an engine never
 // does.
 type bare struct{ *rig }
 
@@ -139,7 +139,7 @@ func testOrder(b *bare) {
 		for key := range want.Frontends.Keys() {
 			r.mustAsk(r.w.client, key)
 		}
-		if round%2 == 0 { // the next round starts without frontends
+		if round%2 == 0 { // start the next sequence without frontends
 			for _, batch := range batches {
 				for i := range batch {
 					batch[i].Old, batch[i].New = nil, nil
@@ -152,7 +152,7 @@ func testOrder(b *bare) {
 }
 
 // shuffled returns the changes that lead from the state done to the frontends in adds, in random
-// order and in random batches. It updates done to the new state.
+// order and in random batches. It updates done accordingly.
 func shuffled(random *rand.Rand, done map[balancer.Key]*balancer.Frontend, adds []dataplane.Change) [][]dataplane.Change {
 	wanted := map[balancer.Key]bool{}
 	for _, c := range adds {
@@ -182,9 +182,9 @@ func shuffled(random *rand.Rand, done map[balancer.Key]*balancer.Frontend, adds 
 	return batches
 }
 
-// testClose closes a dataplane with keep = true and with keep = false. With true, the dataplane's
-// kernel objects must continue to serve clients, and the next dataplane must adopt them without
-// losing a connection. With false, no object may remain.
+// testClose closes a dataplane with keep = true and with keep = false. If keep is true, the
+// dataplane's kernel objects must continue to serve clients, and the next dataplane must adopt them
+// without losing a connection. If keep is false, no object may remain.
 func testClose(b *bare) {
 	r := b.rig
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
@@ -226,7 +226,6 @@ func testClose(b *bare) {
 	})
 }
 
-// removals returns changes that remove each frontend in before that is not in after.
 func removals(before, after balancer.Desired) []dataplane.Change {
 	var batch []dataplane.Change
 	for k := range before.Frontends.Keys() {
@@ -257,7 +256,7 @@ func (b *bare) closesCounted(key balancer.Key) {
 	r.close(b.dp)
 	closed()
 	clients.Wait()
-	if got, want := counted(b.dp, key.Proto)-before, answered.Load(); got < want && !r.s.VirtualServers { // IPVS shows its counts only after two seconds
+	if got, want := counted(b.dp, key.Proto)-before, answered.Load(); got < want && !r.s.VirtualServers { // IPVS updates its counters only every two seconds
 		r.Errorf("counted connections = %d at %s, want at least %d, the number of answered requests", got, key, want)
 	}
 }

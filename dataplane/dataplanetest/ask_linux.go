@@ -21,18 +21,18 @@ import (
 // These are time limits for a typical machine, which may be busy. Callers scale them for slower
 // machines.
 const (
-	// atOnce is the limit for actions that do not wait for a timer. Such actions usually take
+	// atOnce is the time limit for actions that do not wait for a timer. They usually take
 	// milliseconds, but longer on a busy machine.
 	atOnce = 30 * time.Second
-	// silence is the time for which a client waits to show that it gets no answer. An answer would
-	// arrive in a fraction of this time.
+	// silence is how long a client waits to show that it gets no answer. An answer would arrive in
+	// a fraction of this time.
 	silence = 250 * time.Millisecond
-	// unanswered is the time for which a client waits for an answer before it repeats its request.
+	// unanswered is how long a client waits for an answer before it repeats its request.
 	unanswered = 50 * time.Millisecond
 )
 
-// patience scales a time limit for this machine. For limits up to silence it returns at most a
-// second, because a longer wait for a forbidden answer would prove nothing more.
+// patience scales a time limit for this machine. Limits up to silence become at most a second,
+// because waiting longer for a forbidden answer would not prove more.
 func patience(within time.Duration) time.Duration {
 	if within <= silence {
 		return min(wait.Scaled(within), time.Second)
@@ -98,8 +98,8 @@ func (r *rig) ask(from *lab.NS, key balancer.Key) (lab.Answer, error) {
 	return r.askFrom(from, netip.Addr{}, key, atOnce)
 }
 
-// askFrom is like ask, but uses the given source address of the namespace and waits at most as long
-// as within. If source is invalid, the kernel chooses the address.
+// askFrom is like ask, but uses a source address of the namespace and waits at most for within. If
+// source is invalid, the kernel chooses the address.
 func (r *rig) askFrom(from *lab.NS, source netip.Addr, key balancer.Key, within time.Duration) (lab.Answer, error) {
 	c, err := r.open(from, source, key, within)
 	if err != nil {
@@ -117,8 +117,8 @@ func (r *rig) hangUp(c net.Conn) {
 	_ = c.Close()
 }
 
-// mustAsk is like ask, but fails the test if there is no answer. It also checks that package
-// explain predicts the outcome.
+// mustAsk is like ask, but fails the test if no answer arrives. It also checks that package explain
+// predicts the outcome.
 func (r *rig) mustAsk(from *lab.NS, key balancer.Key) lab.Answer {
 	r.Helper()
 	a, err := r.ask(from, key)
@@ -129,8 +129,8 @@ func (r *rig) mustAsk(from *lab.NS, key balancer.Key) lab.Answer {
 	return a
 }
 
-// mustOpen opens a connection, and waits for an answer. The connection is closed at the end of the
-// test.
+// mustOpen opens a connection, and waits for an answer. The connection is closed when the test
+// ends.
 func (r *rig) mustOpen(from *lab.NS, source netip.Addr, key balancer.Key) (net.Conn, lab.Answer) {
 	r.Helper()
 	c, err := r.open(from, source, key, atOnce)
@@ -201,7 +201,6 @@ func (r *rig) refusal(from *lab.NS, key balancer.Key, within time.Duration) erro
 	return nil
 }
 
-// ignored checks that a client gets no answer.
 func (r *rig) ignored(from *lab.NS, source netip.Addr, key balancer.Key) {
 	r.Helper()
 	a, err := r.askFrom(from, source, key, silence)

@@ -9,8 +9,8 @@ import (
 	"vipd/test/lab"
 )
 
-// testMaxConnections opens as many connections as max_connections permits. Further clients must be
-// refused until one of these connections ends.
+// testMaxConnections opens as many connections as max_connections permits. Additional clients must
+// be refused until one of these connections closes.
 func testMaxConnections(r *rig) {
 	if !r.caps.MaxConnections {
 		r.Skipf("%s can't limit connections", r.caps.Mode)
@@ -59,7 +59,7 @@ func testMaxConnections(r *rig) {
 	})
 }
 
-// awaitForgotten waits until check returns nil. It waits longer than the dataplane remembers ended
+// awaitForgotten waits until check returns nil. It waits longer than the dataplane remembers closed
 // connections.
 func awaitForgotten(r *rig, check func() error, what string) {
 	r.Helper()

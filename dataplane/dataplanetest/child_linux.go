@@ -51,7 +51,7 @@ func (e *errand) history() *history {
 // has read the next line of its input, it starts to make changes.
 const ready = "dataplanetest: ready"
 
-// runChild performs the errand until this process is killed or its parent ends.
+// runChild performs the errand until this process is killed or its parent exits.
 func runChild(t *testing.T, s *Subject) {
 	var e errand
 	if err := json.Unmarshal([]byte(os.Getenv(childVar)), &e); err != nil {
@@ -67,14 +67,14 @@ func runChild(t *testing.T, s *Subject) {
 	}
 	fmt.Println(ready)
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
-		return // the parent has ended
+		return // the parent has exited
 	}
 	if e.Then != nil {
 		r.judge(balancer.HealthDown, e.Down...)
 		r.apply(e.Then...)
 		fmt.Println(ready)
 	}
-	gone := make(chan struct{}) // closed when the parent has ended
+	gone := make(chan struct{}) // closed when the parent has exited
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		close(gone)
@@ -100,10 +100,9 @@ func runChild(t *testing.T, s *Subject) {
 	}
 }
 
-// checkKernelState checks that the kernel has exactly the desired state.
 func checkKernelState(r *rig, when string) {
 	r.Helper()
-	r.stop() // the direct calls of a bare rig must not overlap with the engine's
+	r.stop() // a bare rig's direct calls must not overlap with the engine's calls
 	(&bare{r}).wantState(when, r.wanted())
 	r.start()
 }
@@ -116,8 +115,7 @@ type child struct {
 	kill  func()
 }
 
-// startChild starts a child process that performs the errand e. The child runs only the test named
-// root.
+// startChild starts a child process that runs only the test named root and performs the errand e.
 func startChild(t *testing.T, root string, e errand) *child {
 	t.Helper()
 	text, err := json.Marshal(e)
@@ -127,7 +125,7 @@ func startChild(t *testing.T, root string, e errand) *child {
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.v", "-test.count=1", "-test.run="+only(root))
 	cmd.Env = append(os.Environ(), childVar+"="+string(text))
-	in, err := cmd.StdinPipe() // if this process is killed, this pipe is closed, which ends the child
+	in, err := cmd.StdinPipe() // if this process is killed, the pipe is closed, which makes the child exit
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +154,6 @@ func (c *child) awaitReady() {
 	c.t.Fatalf("the child ended before it printed the ready line; output:\n%s", strings.Join(said, "\n"))
 }
 
-// start makes the child start its random changes.
 func (c *child) start() {
 	c.t.Helper()
 	if _, err := io.WriteString(c.in, "\n"); err != nil {
@@ -164,7 +161,7 @@ func (c *child) start() {
 	}
 }
 
-// only returns a -test.run pattern that matches only the test or subtest with the given name.
+// only returns a -test.run pattern that matches only the test or subtest with this name.
 func only(name string) string {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {

@@ -11,16 +11,16 @@ import (
 	"vipd/test/wait"
 )
 
-// stickyService returns a service with affinity. Its scheduler is round robin, so without affinity
-// each connection of a client would reach another server.
+// stickyService returns a service with affinity. Its scheduler is round robin, so without affinity,
+// each of a client's connections would reach another server.
 func stickyService(r *rig, timeout time.Duration, servers ...*server) *balancer.Service {
 	web := newService("web", r.w.vip, endpoints(servers...)...)
 	web.Scheduler, web.Affinity, web.AffinityTimeout = balancer.RoundRobin, balancer.ClientIPAffinity, timeout
 	return web
 }
 
-// testAffinity removes a server from a service in each way, and adds it again. The server's clients
-// must move to other servers, and stay there when the server is back. All other clients must stay
+// testAffinity makes a server leave a service in each way, and adds it again. The server's clients
+// must move to other servers, and remain there when the server returns. All other clients must stay
 // on their servers.
 func testAffinity(r *rig) {
 	web := stickyService(r, time.Hour, r.w.servers...)
@@ -40,7 +40,7 @@ func testAffinity(r *rig) {
 }
 
 // checkLeaveAndReturn makes the first client's server leave the service in the way y, and then adds
-// the server again. It returns the servers of all clients afterwards.
+// the server again. It returns the servers that all clients reach afterwards.
 func checkLeaveAndReturn(r *rig, key balancer.Key, web *balancer.Service, y way, before []string) []string {
 	r.Helper()
 	left := serverOf(r, lab.Answer{Server: before[0]})
@@ -61,7 +61,7 @@ func checkLeaveAndReturn(r *rig, key balancer.Key, web *balancer.Service, y way,
 	return moved
 }
 
-// checkSameServers checks that the same servers as in before still answer the clients.
+// checkSameServers checks that the clients still reach the same servers as in before.
 func checkSameServers(r *rig, key balancer.Key, before []string, since string) {
 	r.Helper()
 	if again := askFromAll(r, key); !slices.Equal(again, before) {
@@ -97,7 +97,7 @@ func testAffinityEnds(r *rig) {
 	}
 	for i, k := range keys {
 		after := askFromAll(r, k)
-		if slices.Equal(after, before[i]) { // the host's client may have been late and been scheduled again, so the choice may be the same once by chance
+		if slices.Equal(after, before[i]) { // the client on the host may have been late and scheduled again, so the choice may be the same once by chance
 			r.pause(timeout + wait.Scaled(400*time.Millisecond))
 			after = askFromAll(r, k)
 		}
@@ -156,8 +156,8 @@ func testSourceRanges(r *rig) {
 	})
 }
 
-// checkShutOut checks that a client outside source_ranges gets no answer. If the mode can't drop
-// clients, it may refuse the client instead.
+// checkShutOut checks that a client outside source_ranges gets no answer, or is refused if the mode
+// can't drop clients.
 func checkShutOut(r *rig, source netip.Addr, key balancer.Key) {
 	r.Helper()
 	if r.caps.DropsClients {
@@ -186,7 +186,7 @@ func testHeldVIP(r *rig) {
 			}
 			from.Exec("ping", "-c", "1", "-W", "60", key.Addr.String())
 		}
-		lab.Eventually(r, settleTime, "a connection from an address of the host's own", func() error { // a busy kernel may finish adding IPv6 addresses late
+		lab.Eventually(r, settleTime, "a connection from an address of the host's own", func() error { // a busy kernel may be slow to add IPv6 addresses
 			c, _ := r.mustOpen(r.w.host, netip.Addr{}, key)
 			if own := netip.MustParseAddrPort(c.LocalAddr().String()).Addr(); !r.w.isOwn(own) {
 				return fmt.Errorf("source of the host's connection to %s = %s, want an address of the host other than a VIP", key, own)

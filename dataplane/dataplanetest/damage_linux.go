@@ -14,8 +14,8 @@ import (
 	"vipd/test/lab"
 )
 
-// repairTime is the maximum time until damage is repaired, on an idle machine and with the engine's
-// default ProbeInterval.
+// repairTime is how long repairing damage may take on an idle machine, with the engine's default
+// ProbeInterval.
 const repairTime = 1500 * time.Millisecond
 
 // testDamage damages the dataplane in each way while connections are open. The damage must be
@@ -49,8 +49,8 @@ func testDamage(t *testing.T, s *Subject) {
 	})
 }
 
-// breakAndAwaitRepair calls damage, and waits for the repair. The return of lost addresses does not
-// count as the repair, because every sync restores addresses.
+// breakAndAwaitRepair calls damage, and waits for the repair. Restored addresses do not count as
+// the repair, because every sync restores them.
 func breakAndAwaitRepair(r *rig, name string, damage func(t testing.TB)) {
 	r.Helper()
 	repairs, addresses := r.engine.Status().Repairs, len(heldVIPs(r))
@@ -95,8 +95,8 @@ func awaitService(r *rig) {
 func bystander() addrs { return vipN(31) }
 
 // newDamageable returns a rig whose services use all parts of a Host, with the engine's default
-// ProbeInterval. Each way of damage has its own rig, because engines and dataplanes may check less
-// often while rules change continuously.
+// ProbeInterval. Each damage function has its own rig, because engines and dataplanes may check
+// less often while rules change continuously.
 func newDamageable(t *testing.T, s *Subject) *rig {
 	t.Helper()
 	r := onStage(t, s)
@@ -170,7 +170,7 @@ func testOthersFirst(r *rig) {
 		r.Cleanup(func() { run(r, j.tool, append([]string{"-w", "-t", j.table, "-D", j.chain}, rule...)...) })
 	}
 	before := takeSnapshot(r)
-	r.pause(repairTime) // time in which no repair may happen
+	r.pause(repairTime) // no repair may happen during this time
 	sameForeign(r, "after foreign rules were inserted first", before)
 	checkWhole(r, conns)
 	repairs := r.engine.Status().Repairs

@@ -15,9 +15,9 @@ import (
 	"vipd/test/lab"
 )
 
-// Damages returns functions by name. Each damages some of the state that a dataplane and its Host
-// keep in iptables, in ipsets, in the guard's tables, or on devices. backend is the variant of
-// iptables (see Subject.Backend).
+// Damages returns named functions. Each damages some of the state that a dataplane and its Host
+// have in iptables, in ipsets, in the guard's tables or on devices. backend is the iptables variant
+// (see Subject.Backend).
 func Damages(backend string) map[string]func(t testing.TB) {
 	s := &Subject{Backend: backend}
 	return map[string]func(t testing.TB){
@@ -77,7 +77,7 @@ func scriptGuard(script string) func(t testing.TB) {
 	}
 }
 
-// removeEntry removes the entry for a VIP from the guard's set of served frontends.
+// removeEntry removes a VIP's entry from the guard's set of served frontends.
 func removeEntry(t testing.TB, vip netip.Addr) {
 	t.Helper()
 	family := map[bool]string{true: "ip", false: "ip6"}[vip.Is4()]
@@ -106,7 +106,7 @@ func (s *Subject) hasChains(t testing.TB) {
 	}
 }
 
-// flushChain flushes the last non-empty chain of vipd in the given table.
+// flushChain flushes vipd's last non-empty chain in a table.
 func (s *Subject) flushChain(t testing.TB, table string) {
 	t.Helper()
 	chains := slices.DeleteFunc(s.ourChains(t, table), func(c ourChain) bool { return !c.rules })
@@ -193,8 +193,8 @@ type ourChain struct {
 	rules             bool // whether the chain has rules
 }
 
-// ourChains returns vipd's chains in a table, for both families. If the table's name is empty, it
-// returns vipd's chains in all tables.
+// ourChains returns vipd's chains in a table, for both families. If table is "", it returns vipd's
+// chains in all tables.
 func (s *Subject) ourChains(t testing.TB, table string) []ourChain {
 	t.Helper()
 	var all []ourChain
@@ -217,7 +217,7 @@ func (s *Subject) ourChains(t testing.TB, table string) []ourChain {
 // ourJump is a rule in a built-in chain that jumps to one of vipd's chains.
 type ourJump struct {
 	tool, table, chain string
-	rule               string // the rule without "-A" and without the name of its chain
+	rule               string // the rule without "-A" and the name of its chain
 }
 
 func (s *Subject) ourJumps(t testing.TB) []ourJump {
@@ -237,8 +237,8 @@ func (s *Subject) ourJumps(t testing.TB) []ourJump {
 	return all
 }
 
-// saved calls f for each line that the iptables-save programs of both families print. In the call,
-// table is the table to which the line belongs, and tool is the program that can change this table.
+// saved calls f for each line that the iptables-save programs of both families print. The argument
+// table is the line's table, and tool is the program that can change this table.
 func (s *Subject) saved(t testing.TB, f func(tool, table, line string)) {
 	t.Helper()
 	savers := s.tools("-save")
@@ -262,8 +262,7 @@ func savedBy(t testing.TB, saver string, f func(table, line string)) {
 	}
 }
 
-// removeAddresses removes the given VIPs from the host's devices. If vips is nil, it removes all
-// VIPs.
+// removeAddresses removes VIPs from the host's devices. If vips is nil, it removes all VIPs.
 func removeAddresses(t testing.TB, vips []netip.Addr) {
 	t.Helper()
 	all := heldVIPs(t)
@@ -303,8 +302,8 @@ func heldVIPs(t testing.TB) []held {
 	return all
 }
 
-// listed returns the list that the function list reads from the kernel. If the data changes during
-// the call, list fails and is called again.
+// listed returns the result of list, which reads from the kernel. If the data changes during the
+// call, list fails and is called again.
 func listed[T any](t testing.TB, list func() ([]T, error)) (all []T) {
 	t.Helper()
 	lab.Eventually(t, settleTime, "a listing during which nothing changes", func() (err error) {

@@ -12,8 +12,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Changed yields frontends that base has made. In each, a single field of the frontend, its policy
-// or its first backend has another value. The yielded string is the name of this field.
+// Changed yields variants of the frontend that base returns. In each variant, a single field of the
+// frontend, its policy or its first backend differs. The yielded string is the field's name.
 func Changed(t testing.TB, base func() *balancer.Frontend) iter.Seq2[string, *balancer.Frontend] {
 	parts := []struct {
 		name string
@@ -58,7 +58,8 @@ func alter(t testing.TB, v reflect.Value) {
 }
 
 // CheckDigests changes each field of several frontends, one at a time. If a change affects a mode's
-// rules, it must also affect the digest, because the engine ignores a change that keeps the digest.
+// rules, it must also affect the digest, because the engine ignores changes that do not affect the
+// digest.
 func CheckDigests(t *testing.T, rules func(*balancer.Frontend) string, digest func(*balancer.Frontend) dataplane.Digest) {
 	t.Helper()
 	seen := 0

@@ -10,10 +10,11 @@
 //
 // Modes may differ only as their Capabilities permit. If a dataplane keeps the client's address,
 // servers must see that address, unless snat replaces it. If a dataplane terminates connections,
-// servers must see an address of the host. Everything else must be the same in all modes. If a
-// dataplane can't pass a test case, Subject.Skip must contain the name of the case and the reason.
+// servers must see an address of the host. In all other respects, the modes must behave
+// identically. If a dataplane can't pass a test case, Subject.Skip must contain the name of the
+// case and the reason.
 //
-// Most test cases share one layout and one host. They run one after another, each with its own
+// Most test cases share a layout and a host. They run one after another, each with its own
 // dataplane. VIPD_SLOWNESS scales time limits, and VIPD_COST scales loads (see test/wait).
 //
 // If a Subject has a Host with the guard, the suite also damages the subject's objects with the

@@ -14,11 +14,11 @@ import (
 )
 
 // drainTime returns the drain_timeout for test cases that wait until it expires. It is longer than
-// the preparations of these cases.
+// these cases' preparations.
 func drainTime() time.Duration { return min(wait.Scaled(time.Second), 5*time.Second) }
 
-// testDrainTimeout removes an endpoint. Connections to this endpoint must end after drain_timeout,
-// and not before. Connections to other endpoints must continue.
+// testDrainTimeout removes an endpoint. Its connections must be reset after drain_timeout, and not
+// before. Connections to other endpoints must continue.
 func testDrainTimeout(r *rig) {
 	all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	all.Scheduler, all.DrainTimeout = balancer.RoundRobin, drainTime()
@@ -39,8 +39,8 @@ func testDrainTimeout(r *rig) {
 	}
 }
 
-// checkEndInTime checks that connections end drainTime() after the time removed, and not before.
-// Clients that send data after that must notice that their connection has ended.
+// checkEndInTime checks that connections are reset drainTime() after removed, and not before.
+// Clients that send data afterwards must notice the reset.
 func checkEndInTime(r *rig, of string, keys []balancer.Key, conns []net.Conn, removed time.Time) {
 	r.Helper()
 	ended := make([]time.Duration, len(conns))
@@ -73,8 +73,8 @@ func checkEndInTime(r *rig, of string, keys []balancer.Key, conns []net.Conn, re
 	}
 }
 
-// testServiceDrains removes services. Their connections must last for drain_timeout, at the VIPs
-// and at the node ports. New clients must be refused.
+// testServiceDrains removes services. Their connections to VIPs and node ports must continue for
+// drain_timeout. New clients must be refused.
 func testServiceDrains(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.DrainTimeout = drainTime()

@@ -36,8 +36,8 @@ type driver struct {
 	revision int64
 }
 
-// settleTime is the maximum time that the engine may need to apply a change, on a machine that also
-// runs dozens of other processes.
+// settleTime is how long the engine may need to apply a change, on a machine that also runs dozens
+// of other processes.
 const settleTime = time.Minute
 
 // driverProbe is the engine's ProbeInterval, unless a test case uses another.
@@ -50,9 +50,9 @@ func newDriver(dp dataplane.Dataplane, host dataplane.Host, log *slog.Logger, en
 	return d
 }
 
-// drives makes the driver use dp instead of the dataplane that it has used so far, and creates an
-// engine for dp. The wanted state and the remembered drains are kept. The engine does nothing until
-// start is called.
+// drives makes the driver replace its dataplane with dp, and creates an engine for dp. The driver
+// retains the wanted state and the remembered drains. The engine does nothing until start is
+// called.
 func (d *driver) drives(dp dataplane.Dataplane) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -67,8 +67,8 @@ func (d *driver) drives(dp dataplane.Dataplane) {
 	}
 }
 
-// judge discards all earlier health verdicts, and records the given verdict for these targets. The
-// next call of set uses it.
+// judge discards all earlier health verdicts, and records this verdict for the targets. The next
+// call of set uses it.
 func (d *driver) judge(verdict balancer.Verdict, targets ...balancer.Target) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -78,7 +78,7 @@ func (d *driver) judge(verdict balancer.Verdict, targets ...balancer.Target) {
 	}
 }
 
-// start runs the engine until stop is called. Then start may be called again.
+// start runs the engine until stop is called. Afterwards, start may be called again.
 func (d *driver) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.cancel = cancel
@@ -92,7 +92,7 @@ func (d *driver) stop() {
 	d.running.Wait()
 }
 
-// expireDrains compiles the services again whenever a drain ends.
+// expireDrains compiles the services again whenever a drain expires.
 func (d *driver) expireDrains(ctx context.Context) {
 	for {
 		select {
@@ -131,14 +131,13 @@ func (d *driver) publishLocked() {
 	}
 }
 
-// wanted returns the state that was compiled last.
 func (d *driver) wanted() balancer.Desired {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.compiled
 }
 
-// wait waits until the engine has applied the given revision and no frontend fails.
+// wait waits until the engine has applied a revision and no frontend fails.
 func (d *driver) wait(revision int64) error {
 	within := wait.Scaled(settleTime)
 	deadline := time.NewTimer(within)

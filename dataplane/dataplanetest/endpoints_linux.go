@@ -22,7 +22,7 @@ func testNoEndpointsDrop(r *rig) {
 }
 
 // checkWithoutEndpoints calls meets for each kind of client while a service has no active
-// endpoints. Then it adds an endpoint, which must answer the clients.
+// endpoints. It then adds an endpoint, which must answer the clients.
 func checkWithoutEndpoints(r *rig, what balancer.NoEndpoints, meets func(from *lab.NS, key balancer.Key)) {
 	empty := newService("web", r.w.vip)
 	empty.NoEndpoints = what
@@ -54,9 +54,8 @@ func checkWithoutEndpoints(r *rig, what balancer.NoEndpoints, meets func(from *l
 	})
 }
 
-// forVIPAndNodePort calls f for the VIP and for the node port. It calls f once with a client behind
-// the host, and once with the host itself as the client. The node port is at the address that has
-// the key's family.
+// forVIPAndNodePort calls f for the VIP and for the node port. It calls f for a client behind the
+// host, and for a client on the host. The node port's address has the key's family.
 func forVIPAndNodePort(r *rig, key balancer.Key, f func(from *lab.NS, key balancer.Key)) {
 	for _, k := range []balancer.Key{key, keyOf(r.w.node.inFamilyOf(key.Addr), nodePort, key.Proto)} {
 		f(r.w.client, k)
@@ -64,7 +63,8 @@ func forVIPAndNodePort(r *rig, key balancer.Key, f func(from *lab.NS, key balanc
 	}
 }
 
-// openTo opens connections until the named server answers one, and returns this connection.
+// openTo opens connections until the server with this name answers one, and returns that
+// connection.
 func openTo(r *rig, name string, key balancer.Key) net.Conn {
 	r.Helper()
 	for range 20 * len(r.w.servers) {

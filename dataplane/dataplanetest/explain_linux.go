@@ -19,7 +19,7 @@ type asked struct {
 	revision int64
 }
 
-// checkExplained checks that package explain predicts what has happened to real packets. If they
+// checkExplained checks that package explain predicts what happens to real packets. If the packets
 // were served, explain must not report a missing object.
 func checkExplained(r *rig, from *lab.NS, source netip.Addr, key balancer.Key, want explain.Verdict) {
 	r.Helper()

@@ -11,8 +11,7 @@ import (
 	"vipd/test/wait"
 )
 
-// foreignTools returns the names of the programs that create objects of other programs in the
-// tests.
+// foreignTools returns the names of the programs that the tests use to create foreign objects.
 func foreignTools() []string {
 	return []string{"iptables", "ip6tables", "iptables-restore", "ip6tables-restore", "ipset", "nft"}
 }
@@ -95,8 +94,8 @@ func pipe(t testing.TB, input, name string, args ...string) {
 	}
 }
 
-// testForeign starts a dataplane, makes changes, damages the dataplane, closes it in both ways, and
-// cleans up. Rules, sets and tables of other programs must stay unchanged.
+// testForeign starts a dataplane, makes changes, damages the dataplane, closes it with and without
+// keep, and cleans up. Other programs' rules, sets and tables must stay unchanged.
 func testForeign(t *testing.T, s *Subject) {
 	changes := wait.Soak(30, 100)
 	w := layouts()[0].build(t, lab.New(t))

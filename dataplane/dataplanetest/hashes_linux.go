@@ -31,8 +31,8 @@ func hashService(scheduler balancer.Scheduler, vips ...netip.Addr) *balancer.Ser
 	return s
 }
 
-// withoutFirst returns a copy of a service that hashService has created. If drains is true, the
-// first endpoint drains in the copy, otherwise it is removed.
+// withoutFirst returns a copy of a service from hashService. In the copy, the first endpoint drains
+// if drains is true, and is otherwise removed.
 func withoutFirst(s *balancer.Service, drains bool) *balancer.Service {
 	return edited(s, func(s *balancer.Service) {
 		if !drains {
@@ -51,15 +51,15 @@ func clientHashes() []balancer.Scheduler {
 }
 
 // testHashes schedules hundreds of clients with each hash scheduler. The clients must be
-// distributed by weight, and must stay on their endpoints. With Maglev, if an endpoint is removed,
-// at most a few clients of other endpoints may move.
+// distributed by weight, and must stay on their endpoints. When an endpoint is removed, Maglev may
+// move at most a few clients of other endpoints.
 func testHashes(r *rig) {
 	sinks := startSinks(r)
 	for i, net := range []string{"10.50.0.0/16", "fd50::/64"} {
 		r.w.host.Route(net, r.w.clients[0][i].String())
 		makeLocal(r, r.w.client, net)
 	}
-	r.w.client.Sysctl("net.ipv6.ip_nonlocal_bind", "1") // for IPv4, the local route is sufficient
+	r.w.client.Sysctl("net.ipv6.ip_nonlocal_bind", "1") // IPv4 needs only the local route
 	for _, scheduler := range clientHashes() {
 		r.step(string(scheduler), func(r *rig) {
 			if instead, ok := r.caps.Nearest[scheduler]; ok {
@@ -159,7 +159,6 @@ func randomClients(n int, vip netip.Addr) []netip.Addr {
 	return all
 }
 
-// differing returns the number of indexes at which two lists differ.
 func differing(a, b []netip.Addr) (n int) {
 	for i := range a {
 		if a[i] != b[i] {
@@ -169,8 +168,8 @@ func differing(a, b []netip.Addr) (n int) {
 	return n
 }
 
-// sharedByWeight returns an error if the clients of a service that hashService has created are not
-// distributed by weight.
+// sharedByWeight returns an error if the clients of a service from hashService are not distributed
+// by weight.
 func sharedByWeight(met []netip.Addr, vip netip.Addr) error {
 	weights := map[netip.Addr]int{}
 	for i := range hashEndpoints {
@@ -179,8 +178,8 @@ func sharedByWeight(met []netip.Addr, vip netip.Addr) error {
 	return fair(countOf(met), weights, byChance)
 }
 
-// serversOfClients sends a datagram from each client to a VIP. All datagrams have the same, so far
-// unused source port. It returns the endpoint at which each datagram arrives.
+// serversOfClients sends a datagram from each client to a VIP. All datagrams have the same new
+// source port. It returns the endpoint that received each datagram.
 func serversOfClients(r *rig, s *sink, clients []netip.Addr, vip netip.Addr) []netip.Addr {
 	r.Helper()
 	network := "udp4"

@@ -10,12 +10,12 @@ import (
 )
 
 // history is a random sequence of changes to services, determined by a seed. It adds, changes and
-// removes its own services. It also changes the services in minded, but their first endpoint always
-// keeps a weight above 0.
+// removes its own services. It also changes the services in minded, whose first endpoint always has
+// a weight above 0.
 type history struct {
 	random   *rand.Rand
 	servers  []*server
-	services []*balancer.Service // services that the history adds and removes, in their current or future state
+	services []*balancer.Service // services that the history adds and removes, in their current or next version
 	absent   []bool
 	minded   []*balancer.Service
 	// ranges reports whether services may have port ranges.
@@ -28,7 +28,7 @@ func newHistory(seed uint64, servers []*server, first, n int, minded ...*balance
 	h := &history{random: rand.New(rand.NewPCG(seed, 0)), servers: servers, minded: minded, absent: make([]bool, n)}
 	for i := range n {
 		s := newService(balancer.Name(fmt.Sprint("change", i)), vipN(first+i), endpoints(servers...)...)
-		if i == 0 { // only this service drains, because each drain's end is one more change
+		if i == 0 { // only this service drains, because the end of each drain is an additional change
 			s.DrainTimeout = 200 * time.Millisecond
 		}
 		h.services = append(h.services, s)
@@ -36,7 +36,6 @@ func newHistory(seed uint64, servers []*server, first, n int, minded ...*balance
 	return h
 }
 
-// wanted returns the current services.
 func (h *history) wanted() []*balancer.Service {
 	all := append([]*balancer.Service(nil), h.minded...)
 	for i, s := range h.services {
@@ -47,7 +46,6 @@ func (h *history) wanted() []*balancer.Service {
 	return all
 }
 
-// next makes one random change.
 func (h *history) next() {
 	if len(h.minded) > 0 && h.random.IntN(3) == 0 {
 		i := h.random.IntN(len(h.minded))
@@ -62,7 +60,7 @@ func (h *history) next() {
 	h.services[i] = edited(h.services[i], h.change)
 }
 
-// applyHistory makes the given number of changes from a history, and applies them a few at a time.
+// applyHistory applies a number of a history's changes, a few at a time.
 func applyHistory(r *rig, h *history, changes int) {
 	r.Helper()
 	h.ranges = r.caps.MaxPorts > 0
@@ -77,7 +75,6 @@ func applyHistory(r *rig, h *history, changes int) {
 	}
 }
 
-// change makes any random change to a service.
 func (h *history) change(s *balancer.Service) {
 	switch h.random.IntN(6) {
 	case 0:

@@ -14,7 +14,7 @@ import (
 // sufficient for dataplanes that terminate connections themselves.
 func bareHost(t testing.TB) dataplane.Host {
 	t.Helper()
-	const any6 = "/proc/sys/net/ipv6/ip_nonlocal_bind" // for IPv4, the local route is sufficient
+	const any6 = "/proc/sys/net/ipv6/ip_nonlocal_bind" // IPv4 needs only the local route
 	for i, family := range []string{"-4", "-6"} {
 		run(t, "ip", family, "route", "replace", "local", vipRanges[i], "dev", "lo")
 		t.Cleanup(func() { run(t, "ip", family, "route", "del", "local", vipRanges[i], "dev", "lo") })
@@ -26,7 +26,7 @@ func bareHost(t testing.TB) dataplane.Host {
 	return fake.NoHost{}
 }
 
-// GuardedHost returns a host that vipd manages with the given options until the test ends.
+// GuardedHost returns a host that vipd manages, with the options o, until the test ends.
 func GuardedHost(t testing.TB, o host.Options) dataplane.Host {
 	t.Helper()
 	h, err := host.New(o)

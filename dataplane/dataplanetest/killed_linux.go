@@ -15,8 +15,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testKilled kills connections that carry data in both directions. They must end, although the
-// kernel would translate later packets to the same server again.
+// testKilled kills connections that carry data in both directions. They must be closed, although
+// the kernel would translate later packets to the same server again.
 func testKilled(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers[0])...)
 	r.apply(web)
@@ -38,7 +38,7 @@ func testKilled(r *rig) {
 }
 
 // checkStreamsEnd starts streams from clients behind the host and on the host, and then kills their
-// connections. All clients must notice the end of their connection.
+// connections. All clients must notice this.
 func checkStreamsEnd(r *rig, of balancer.Name, when string) {
 	r.Helper()
 	for range 3 {
@@ -50,7 +50,7 @@ func checkStreamsEnd(r *rig, of balancer.Name, when string) {
 			}
 		}
 		n, err := optional[dataplane.EndsConnections](r).Kill(r.Context(), dataplane.ConnectionQuery{Service: of})
-		if err != nil || n < len(ends) { // the kernel may also end remembered connections of an earlier test case
+		if err != nil || n < len(ends) { // the kernel may also end connections that it remembers from an earlier test case
 			r.Errorf("%[1]s: ended connections = %[3]d of %[2]d, error = %[4]v, want all", when, len(ends), n, err)
 		}
 		for which, ended := range ends {
@@ -85,14 +85,14 @@ func checkEndedAreNotKilled(r *rig) {
 	}
 }
 
-// startStream sends data on a connection until it ends, and reads the echo. The returned channel
-// receives the error that ended the connection.
+// startStream sends data on a connection and reads the echo until the connection is closed. The
+// returned channel receives the error that ended the connection.
 func startStream(r *rig, c net.Conn) <-chan error {
 	r.Helper()
 	if err := c.SetDeadline(time.Now().Add(wait.Patience)); err != nil {
 		r.Fatal(err)
 	}
-	go func() { _, _ = io.Copy(c, zeros{}) }() // mustOpen closes c at the end of the test
+	go func() { _, _ = io.Copy(c, zeros{}) }() // mustOpen closes c when the test ends
 	ended := make(chan error, 1)
 	go func() {
 		_, err := io.Copy(io.Discard, c)

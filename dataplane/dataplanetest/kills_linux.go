@@ -14,11 +14,11 @@ import (
 )
 
 // testKills kills processes at random moments, while they take over from the previous process and
-// while they make changes. Each next process must reach the desired state, serve clients, and leave
-// foreign objects unchanged.
+// while they make changes. The next process must always reach the desired state, serve clients, and
+// leave foreign objects unchanged.
 func testKills(t *testing.T, s *Subject) {
 	kills := max(3, wait.Soak(6, 50))
-	if !s.Keeps { // if a process's objects end with it, they can't cause problems later
+	if !s.Keeps { // if a process's objects disappear with the process, they can't cause problems later
 		kills = max(3, wait.Soak(3, 10))
 	}
 	root := strings.TrimSuffix(t.Name(), "/kills")
@@ -68,8 +68,8 @@ func testKills(t *testing.T, s *Subject) {
 }
 
 // checkTakeover checks two services after a new process has taken over. The service at stay always
-// exists, and the service at once exists only this time. i determines the family and the protocol
-// of the requests.
+// exists, and the service at once exists only for this takeover. i determines the family and the
+// protocol of the requests.
 func checkTakeover(r *rig, stay, once addrs, server string, i int) {
 	r.Helper()
 	r.mustAsk(r.w.client, keyOf(stay[i%2], vipPort, balancer.TCP))

@@ -13,7 +13,7 @@ import (
 	"vipd/test/wait"
 )
 
-// way is a way in which a server can stop getting a service's new clients.
+// way is one way to stop a server from getting a service's new clients.
 type way struct {
 	name balancer.Name
 	// leave edits the service so that the server e gets no new clients. If down is true, the
@@ -22,7 +22,7 @@ type way struct {
 	down  bool
 	vip   addrs
 	// moves reports whether leave removes the server from the endpoints. If so, its UDP flows move
-	// to another server immediately, and its TCP connections last for drain_timeout.
+	// to another server immediately, and its TCP connections continue for drain_timeout.
 	moves bool
 }
 
@@ -38,14 +38,14 @@ func ways() []way {
 	}
 }
 
-// stickyVIP returns the VIPs of this way's service with affinity.
+// stickyVIP returns the VIPs of the service with affinity that this way uses.
 func (y way) stickyVIP() addrs {
 	n := int(y.vip[0].As4()[3])
 	return vipN(n + 5)
 }
 
-// services returns two services for this way, one without and one with affinity. before contains
-// them with all servers, and after without the first server.
+// services returns two services for this way, one of them with affinity. In before they have all
+// servers, and in after the first server has left.
 func (y way) services(servers []*server) (before, after []*balancer.Service) {
 	for i, vip := range []addrs{y.vip, y.stickyVIP()} {
 		s := newService(y.name+[]balancer.Name{"", "-sticky"}[i], vip, endpoints(servers...)...)
@@ -61,7 +61,6 @@ func (y way) services(servers []*server) (before, after []*balancer.Service) {
 	return before, after
 }
 
-// without returns a copy of a service in which the server left has left the service.
 func (y way) without(s *balancer.Service, left *server) *balancer.Service {
 	if y.leave == nil {
 		return s
@@ -88,7 +87,7 @@ func (y way) targets(first *server) (all []balancer.Target) {
 	return all
 }
 
-// guests holds connections to the first server from clients of one way's services.
+// guests holds clients' connections to the first server, through the services of one way.
 type guests struct {
 	way    way
 	idle   []net.Conn
@@ -99,8 +98,8 @@ type guests struct {
 }
 
 // testDrains makes the first server leave services in each way, even while the vipd process is
-// killed and restarted. Connections to this server must continue, and it must get no new clients.
-// When the server is an active endpoint again, these connections must still exist.
+// killed and restarted. The server's connections must continue, and it must get no new clients. The
+// connections must still exist when the server is an active endpoint again.
 func testDrains(t *testing.T, s *Subject) {
 	w := layouts()[0].build(t, lab.New(t))
 	e := errand{Local: w.own, Then: []*balancer.Service{}}
@@ -124,9 +123,9 @@ func testDrains(t *testing.T, s *Subject) {
 	checkReturn(r, all, e.Services)
 }
 
-// leftBehind opens connections to the first server, and makes it leave the services, as e
-// describes. It returns these connections, and a rig that continues with the resulting state. If
-// the dataplane survives a kill, a child process makes the changes and is then killed.
+// leftBehind opens connections to the first server, and makes it leave the services as e describes.
+// It returns the connections, and a rig for the resulting state. If the dataplane survives a kill,
+// a child process makes the changes and is then killed.
 func (s *Subject) leftBehind(t *testing.T, w *world, e errand) ([]*guests, *rig) {
 	t.Helper()
 	if !s.Survives {
@@ -163,7 +162,7 @@ func (s *Subject) leftBehind(t *testing.T, w *world, e errand) ([]*guests, *rig)
 	return all, r
 }
 
-// admitGuests opens each kind of connection to the first server, at the services of each way.
+// admitGuests opens each kind of connection to the first server, through the services of each way.
 func admitGuests(r *rig) (all []*guests) {
 	r.Helper()
 	for _, y := range ways() {
@@ -186,8 +185,7 @@ func admitGuests(r *rig) (all []*guests) {
 	return all
 }
 
-// stickyClient returns the address of a client that the service at key sends to the server with
-// this name.
+// stickyClient returns the address of a client that affinity sends to the server with this name.
 func stickyClient(r *rig, name string, key balancer.Key) netip.Addr {
 	r.Helper()
 	for i, got := range askFromAll(r, key) {
@@ -228,8 +226,6 @@ func checkGuests(r *rig, all []*guests, when string) {
 	}
 }
 
-// checkMovesOnce checks that the client with affinity has moved from the first server to another
-// server, and stays there.
 func checkMovesOnce(r *rig, g *guests, family int, when string) {
 	r.Helper()
 	sticky := keyOf(g.way.stickyVIP()[family], vipPort, balancer.TCP)
@@ -247,8 +243,8 @@ func checkMovesOnce(r *rig, g *guests, family int, when string) {
 	}
 }
 
-// checkReturn makes the first server an active endpoint again, and checks that all connections in
-// guests still work.
+// checkReturn makes the first server an active endpoint again, and checks that its connections
+// still work.
 func checkReturn(r *rig, all []*guests, services []*balancer.Service) {
 	r.Helper()
 	r.judge(balancer.HealthUp)

@@ -13,7 +13,7 @@ import (
 	"vipd/test/lab"
 )
 
-// testLimits opens more connections from one client than the limits of services permit. The excess
+// testLimits opens more connections from one client than the services' limits permit. The excess
 // connections must be refused or get no answer, as configured. Connections from another client and
 // from the host must succeed.
 func testLimits(r *rig) {
@@ -38,8 +38,8 @@ func testLimits(r *rig) {
 	}
 }
 
-// checkOver opens a connection beyond a limit. The argument over, a service's setting, determines
-// whether the connection must be refused or get no answer.
+// checkOver opens a connection beyond a limit. The service's setting over determines whether the
+// connection must be refused or get no answer.
 func checkOver(r *rig, source netip.Addr, key balancer.Key, over balancer.OverLimit) {
 	r.Helper()
 	within := silence
@@ -62,8 +62,8 @@ func checkOver(r *rig, source netip.Addr, key balancer.Key, over balancer.OverLi
 	}
 }
 
-// limitedService is a function that creates a service with the given limits. It returns the service
-// and the key of its frontend.
+// limitedService is a function that creates a service with limits. It returns the service and its
+// frontend's key.
 type limitedService func(balancer.Limits) (*balancer.Service, balancer.Key)
 
 // checkSourceRate opens more connections from one client than the rate limit permits. The excess
@@ -91,7 +91,7 @@ func checkSourceRate(r *rig, limited limitedService, over balancer.OverLimit) {
 }
 
 // checkSourceConnections opens as many connections as one client may have. Another connection must
-// fail until one of them has ended.
+// fail until one of them is closed.
 func checkSourceConnections(r *rig, limited limitedService, over balancer.OverLimit) {
 	const most = 2
 	web, key := limited(balancer.Limits{SourceConnections: most})

@@ -9,18 +9,18 @@ import (
 	"vipd/test/lab"
 )
 
-// seen says whose address a server sees as the source of its client's packets.
+// seen describes whose address a server sees as its client's address.
 type seen string
 
 const (
 	// seenClient is the client's own address.
 	seenClient seen = "the client's"
-	// seenHost is one of the host's own addresses. VIPs that vipd has added do not count.
+	// seenHost is one of the host's own addresses, which do not include the VIPs that vipd has
+	// added.
 	seenHost seen = "the host's"
 )
 
-// clientKind is a way to reach a service. It defines the address that a server should see as its
-// client.
+// clientKind is a way to reach a service. It determines which client address a server should see.
 type clientKind struct {
 	name string
 	// from returns the namespaces of the clients.
@@ -28,8 +28,8 @@ type clientKind struct {
 	// port is the service's port at the VIP, or nodePort, a port at the host's own address.
 	port uint16
 	// shows returns whose address the answering server must see if the dataplane can keep the
-	// client's address and snat is "auto". The answer is the host's address for the host's own
-	// connections, and if the dataplane never keeps the client's address.
+	// client's address and snat is "auto". Servers must see the host's address for the host's own
+	// connections, and for all connections if the dataplane never keeps the client's address.
 	shows func(lay layout, from *lab.NS, answer lab.Answer) seen
 }
 
@@ -139,15 +139,14 @@ func checkSourceAddress(r *rig, lay layout, kind clientKind, from *lab.NS, key b
 	}
 }
 
-// hasAddress reports whether a is an address of the namespace from, which belongs to the client or
-// to a server.
+// hasAddress reports whether a is an address of from, which is a client's or a server's namespace.
 func hasAddress(r *rig, from *lab.NS, a netip.Addr) bool {
 	return from == r.w.client && slices.ContainsFunc(r.w.clients, func(c addrs) bool { return c.inFamilyOf(a) == a }) ||
 		slices.ContainsFunc(r.w.servers, func(s *server) bool { return s.ns == from && s.addr.inFamilyOf(a) == a })
 }
 
-// testPorts defines services with several VIPs and ports, two of which share a VIP. Clients of each
-// port must reach the port's service.
+// testPorts defines services with several VIPs and ports, two of which share a VIP. Each port's
+// clients must reach the port's service.
 func testPorts(r *rig) {
 	s1, s2, s3 := r.w.servers[0], r.w.servers[1], r.w.servers[2]
 	one := newService("one", vipN(20), endpoints(s1)...)

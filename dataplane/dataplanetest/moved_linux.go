@@ -8,9 +8,9 @@ import (
 	"vipd/test/lab"
 )
 
-// These are the first ports of endpoints that serve a range at other ports: higher, lower, and
-// ports that overlap with the range. movedOther is the first port of another range that leads to
-// the same endpoints.
+// These are the first ports of endpoints that serve a range on other ports: on higher ports, on
+// lower ports, and on ports that overlap with the range. movedOther is the first port of another
+// range that leads to the same endpoints.
 const (
 	movedUp, movedDown = 7100, 6900
 	movedOverlap       = rangeFirst - (rangeLast-rangeFirst)/2
@@ -26,8 +26,8 @@ func movedService(r *rig, name balancer.Name, ports balancer.PortRange, first ui
 	})
 }
 
-// testMovedRanges serves ranges whose endpoints listen at higher or lower ports. Each port must
-// lead to the endpoints' port at the same position, and other frontends must not change.
+// testMovedRanges serves ranges whose endpoints listen on higher or lower ports. Each port must
+// lead to the endpoints' port in the same position, and other frontends must not change.
 func testMovedRanges(r *rig) {
 	if r.caps.MaxMovedPorts == 0 {
 		r.Skipf("%s mode does not map ranges of ports to other ports", r.caps.Mode)
@@ -62,7 +62,7 @@ func testMovedRanges(r *rig) {
 	})
 }
 
-// listenAt starts echo servers at ports of a server's addresses.
+// listenAt starts echo servers on ports of a server's addresses.
 func listenAt(s *server, ports ...uint16) {
 	for _, a := range s.addr {
 		for _, port := range ports {
@@ -73,7 +73,7 @@ func listenAt(s *server, ports ...uint16) {
 }
 
 // checkMovedClients sends datagrams from one client port to two ranges that lead to the same
-// endpoint. Both must reach the endpoint's port for their position, although the second flow would
+// endpoint. Both must reach the endpoint's port in their position, although the second flow would
 // have the same addresses as the first.
 func checkMovedClients(r *rig) {
 	s1 := r.w.servers[0]

@@ -38,8 +38,8 @@ func narrow(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// testNarrow sends streams through a link whose MTU is smaller than both ends assume. The streams
-// must arrive. If mss is set, neither end may send larger segments.
+// testNarrow sends streams through a link whose MTU is smaller than both sides assume. The streams
+// must arrive. If mss is set, neither side may send larger segments.
 func testNarrow(t *testing.T, s *Subject) {
 	r := newRig(t, s, layout{name: "narrow", build: narrow}, s.newHost(t))
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
@@ -69,7 +69,7 @@ func checkSegments(r *rig, client *lab.NS, key balancer.Key, mss int) {
 		all = append(all, s.ns)
 	}
 	sizes := regexp.MustCompile(`\bmss:(\d+)`)
-	r.Eventually("only segments of the service's mss", func() error { // an earlier connection may not have ended yet
+	r.Eventually("only segments of the service's mss", func() error { // an earlier connection may still be open
 		for _, ns := range all {
 			for _, size := range sizes.FindAllStringSubmatch(ns.Exec("ss", "-Htin", "state", "established"), -1) {
 				if n, err := strconv.Atoi(size[1]); err != nil || n > mss || n < mss-40 {

@@ -16,13 +16,13 @@ import (
 	"vipd/test/wait"
 )
 
-// consequence is a value of on_failure, with its effect on the connections of an endpoint whose
-// health check fails.
+// consequence is a value of on_failure and its effect on an endpoint's connections when its health
+// check fails.
 type consequence struct {
 	name      balancer.Name
 	onFailure balancer.OnFailure
 	vip       addrs
-	// cut holds the protocols whose connections must end. Other connections must continue.
+	// cut holds the protocols whose connections must be closed. Other connections must continue.
 	cut map[balancer.Protocol]bool
 }
 
@@ -35,9 +35,9 @@ func consequences() []consequence {
 	}
 }
 
-// testOnFailure makes the health checks of the first server fail. Its connections must be cut or
-// kept as on_failure specifies, and connections to other servers must continue. After its recovery,
-// the first server must serve clients again.
+// testOnFailure makes the health checks of the first server fail. Its connections must be closed or
+// continue as on_failure specifies, and connections to other servers must continue. After it
+// recovers, the first server must serve clients again.
 func testOnFailure(r *rig) {
 	var services []*balancer.Service
 	var failed []balancer.Target
@@ -97,7 +97,7 @@ func testOnFailure(r *rig) {
 	}
 }
 
-// checkEnded checks that a client notices the end of its connection when it sends data.
+// checkEnded checks that a client notices when it sends data that its connection was closed.
 func checkEnded(r *rig, c net.Conn, what string) {
 	r.Helper()
 	r.Eventually(what+" notices the end of its connection", func() error {
@@ -113,12 +113,12 @@ func checkEnded(r *rig, c net.Conn, what string) {
 
 // openAgain opens connections from one port of a client until each server has closed one, so each
 // server has that client port in TIME_WAIT. It returns one more connection from the port, to the
-// named server.
+// server with this name.
 func openAgain(r *rig, from *lab.NS, name string, key balancer.Key) net.Conn {
 	r.Helper()
 	source := netip.AddrPortFrom(r.addressOf(from, key.Addr), 0) // port 0 lets the kernel choose the port of the first connection
 	var c net.Conn
-	dial := func() (err error) { // the port is free shortly after the previous connection has ended
+	dial := func() (err error) { // the port becomes free shortly after the previous connection has closed
 		ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(atOnce))
 		defer cancel()
 		c, err = from.DialFrom(ctx, "tcp", source, key.AddrPort().String())
@@ -143,8 +143,8 @@ func openAgain(r *rig, from *lab.NS, name string, key balancer.Key) net.Conn {
 	return nil
 }
 
-// checkHangUp makes the server close a connection, and checks that the client reads the end of the
-// stream. Then it closes the client's side.
+// checkHangUp checks that a connection is closed on both sides: the server closes it first, and
+// then the client.
 func checkHangUp(r *rig, a lab.Answer, c net.Conn) {
 	r.Helper()
 	err := echoOf(r, a).HangUp(a.Client)
@@ -176,7 +176,7 @@ func serverOf(r *rig, a lab.Answer) *server {
 	return r.w.servers[at]
 }
 
-// checkStays checks that the named server still answers on a connection or flow.
+// checkStays checks that the server with this name still answers on a connection or flow.
 func checkStays(r *rig, of balancer.Name, key balancer.Key, c net.Conn, name string) {
 	r.Helper()
 	if key.Proto == balancer.UDP {

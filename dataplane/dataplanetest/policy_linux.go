@@ -10,8 +10,8 @@ import (
 	"vipd/test/lab"
 )
 
-// tools returns the names of the subject's iptables programs for IPv4 and IPv6. suffix may be "",
-// "-save" or "-restore".
+// tools returns the subject's iptables programs for IPv4 and IPv6. suffix may be "", "-save" or
+// "-restore".
 func (s *Subject) tools(suffix string) [2]string {
 	backend := ""
 	if s.Backend != "" {
@@ -28,7 +28,6 @@ func (s *Subject) iptables(t testing.TB, args ...string) {
 	}
 }
 
-// run runs a command on the host, and returns its standard output.
 func run(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	var stderr strings.Builder // used only in the failure text, because it may contain warnings, for example about tables of another backend
@@ -73,8 +72,8 @@ func testPolicyDrop(t *testing.T, s *Subject) {
 }
 
 // dropByPolicy makes the host drop packets that no rule of these chains accepts. It adds rules that
-// accept neighbor discovery, packets on lo, and, if the dataplane itself opens connections to
-// servers, replies on these connections.
+// accept neighbor discovery, packets on lo, and, if the dataplane itself connects to servers, their
+// replies.
 func dropByPolicy(r *rig, chains ...string) {
 	set := func(do, policy string) {
 		for _, chain := range chains {

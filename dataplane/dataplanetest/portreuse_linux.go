@@ -25,12 +25,12 @@ func exits() []way {
 	return all
 }
 
-// dead reports whether a client that starts again from the port of an old connection must reach
-// another server.
+// dead reports whether a client that reuses the port of an old connection must reach another
+// server.
 func (y way) dead() bool { return y.down || y.moves }
 
-// exit is a frontend of a service. In the test, the first server stops getting this service's new
-// clients, in one way, and the second server is added.
+// exit is a frontend of a service. In the test, the first server stops getting the service's new
+// clients in one of the ways, and the second server is added.
 type exit struct {
 	way
 	before, after *balancer.Service
@@ -38,8 +38,8 @@ type exit struct {
 }
 
 // testPortReuse replaces the only server of several services in each way, while clients use fixed
-// ports. A client that has got no answer yet, or that starts again from its port, must reach the
-// other server. A SYN or INIT must not end an established connection to a live server.
+// ports. A client without an answer, or one that connects again from its port, must reach the other
+// server. A SYN or INIT must not end an established connection to a live server.
 func testPortReuse(r *rig) {
 	first := r.w.servers[0]
 	protos := []balancer.Protocol{balancer.TCP, balancer.UDP}
@@ -105,7 +105,7 @@ func muteServer(r *rig, s *server) (unmute func()) {
 	return func() { change("del") }
 }
 
-// dialFrom connects the client to a frontend, from the given port.
+// dialFrom connects the client to a frontend from a fixed port.
 func dialFrom(r *rig, port uint16, key balancer.Key) (c net.Conn, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience(atOnce))
 	defer cancel()
@@ -116,8 +116,8 @@ func dialFrom(r *rig, port uint16, key balancer.Key) (c net.Conn, err error) {
 // freshPort returns a client port that no earlier connection has used.
 func freshPort(r *rig) uint16 { return 1024 + r.s.ports.next()%8000 }
 
-// checkAnsweredBy checks that the named server answers on a connection or flow. It returns false if
-// not.
+// checkAnsweredBy checks that the server with this name answers on a connection or flow. If not,
+// the test fails and it returns false.
 func checkAnsweredBy(r *rig, x exit, who string, c net.Conn, err error, name string) bool {
 	r.Helper()
 	if err != nil {
@@ -154,8 +154,8 @@ func awaitFlow(r *rig, key balancer.Key, port uint16, done <-chan struct{}) {
 	})
 }
 
-// reuseUnanswered sends the first packets of clients to a server that does not answer. Then the
-// server leaves the services, and the clients must reach the second server.
+// reuseUnanswered sends clients' first packets to a server that does not answer. After the server
+// has left the services, the clients must reach the second server.
 func reuseUnanswered(r *rig, all []exit) {
 	r.Helper()
 	serveFromFirst(r, all)
@@ -215,9 +215,9 @@ func unansweredClient(r *rig, x exit) (check func()) {
 	}
 }
 
-// reuseRestarted makes clients lose their connections without a FIN or reset, and start again from
-// the same ports. If mute is true, the old server no longer answers. The clients must reach the
-// second server.
+// reuseRestarted makes clients lose their connections without a FIN or reset, and connect again
+// from the same ports. If mute is true, the old server no longer answers. The clients must reach
+// the second server.
 func reuseRestarted(r *rig, all []exit, mute bool) {
 	r.Helper()
 	serveFromFirst(r, all)
@@ -260,7 +260,7 @@ func reuseRestarted(r *rig, all []exit, mute bool) {
 	}
 }
 
-// reuseForged sends a SYN or INIT from the ports of established connections. These connections must
+// reuseForged sends a SYN or INIT from the ports of established connections. The connections must
 // survive.
 func reuseForged(r *rig, all []exit) {
 	r.Helper()
@@ -279,7 +279,7 @@ func reuseForged(r *rig, all []exit) {
 		}
 	}
 	removeFirstServer(r, all)
-	const enough = 2 * silence // the time within which a faulty dataplane would end the connections
+	const enough = 2 * silence // a faulty dataplane would end the connections within this time
 	for end := time.Now().Add(wait.Scaled(enough)); time.Now().Before(end) && !r.Failed(); {
 		for i, x := range all {
 			var err error
@@ -300,7 +300,6 @@ func reuseForged(r *rig, all []exit) {
 	}
 }
 
-// associate opens an association with the first server.
 func associate(r *rig, x exit, port uint16) {
 	r.Helper()
 	checkAssociates(r, x, "a client", sctpPacket{from: port, to: x.key.Port.First(), chunk: sctpInit, own: sctpClientTag}, "s1")
@@ -319,7 +318,7 @@ func echoCookie(r *rig, x exit, port uint16) error {
 	return err
 }
 
-// checkAssociates sends INIT repeatedly until the server with the name in want answers.
+// checkAssociates sends INIT repeatedly until the server named want answers.
 func checkAssociates(r *rig, x exit, who string, init sctpPacket, want string) {
 	r.Helper()
 	r.Eventually(fmt.Sprintf("%s: %s: %s reaches %s", x.name, x.key, who, want), func() error {

@@ -16,8 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// repeatedly calls do again and again, with a pause after each call, until stop is called or the
-// test ends.
+// repeatedly calls do, with a pause after each call, until stop is called or the test ends.
 func repeatedly(r *rig, pause time.Duration, do func()) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -98,7 +97,6 @@ func (p *pulse) note(err error) {
 	}
 }
 
-// sofar returns the first error, or nil if there was none.
 func (p *pulse) sofar() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,7 +109,7 @@ func (p *pulse) end() error {
 	return p.sofar()
 }
 
-// startPulses starts a pulse on each frontend of a service: for TCP and UDP, and for IPv4 and IPv6.
+// startPulses starts a pulse on each of a service's frontends: TCP and UDP, over IPv4 and IPv6.
 func startPulses(r *rig, vip addrs) []*pulse {
 	r.Helper()
 	var all []*pulse
@@ -121,8 +119,8 @@ func startPulses(r *rig, vip addrs) []*pulse {
 	return all
 }
 
-// checkUndisturbed ends pulses, and checks that none had an error. In failure texts, by describes
-// what may have caused the error.
+// checkUndisturbed stops pulses, and checks that none had an error. In failure texts, by describes
+// the possible cause.
 func checkUndisturbed(r *rig, all []*pulse, by string) {
 	r.Helper()
 	for _, p := range all {

@@ -11,7 +11,7 @@ import (
 	"vipd/test/lab"
 )
 
-// rangeService returns a service with a port range at the rig's VIP, for TCP and UDP.
+// rangeService returns a service with a port range on the rig's VIP, for TCP and UDP.
 func rangeService(r *rig, name balancer.Name, ports balancer.PortRange, servers ...*server) *balancer.Service {
 	return edited(newService(name, r.w.vip, endpoints(servers...)...), func(s *balancer.Service) {
 		for i := range s.Ports {
@@ -26,12 +26,13 @@ const (
 	rangeFirst, rangeSingle, rangeLast = 7000, 7005, 7009
 	rangeAfter, rangeFar               = 7010, 60000
 
-	// manySinglePorts is more ports than one node of iptables mode's dispatch tree holds.
+	// manySinglePorts is more than the number of ports that a node of iptables mode's dispatch tree
+	// can hold.
 	manySinglePorts = 60
 )
 
 // testRanges serves a port range, a single port inside it, and all ports of the same address. The
-// narrowest service must answer, even after the others are removed and added again.
+// narrowest service must answer, even after the other services are removed and added again.
 func testRanges(r *rig) {
 	if r.caps.MaxPorts == 0 {
 		r.Skipf("%s mode does not serve ranges of ports", r.caps.Mode)
@@ -92,14 +93,14 @@ func testRanges(r *rig) {
 	}
 }
 
-// checkRangeConnections opens connections to a range. They must be listed with their real ports,
-// and counted. A kill must end only the connection to its port, if the mode can kill, and the
-// removal of the endpoint must end the others. No other case uses the range of web, because the
-// kernel remembers its counters.
+// checkRangeConnections opens connections to a range. They must be counted, and listed with their
+// real ports. If the mode can kill, a kill must end only the connection to its port. Removing the
+// endpoint must end the other connections. No other case uses the range of web, because the kernel
+// remembers its counters.
 func checkRangeConnections(r *rig, web *balancer.Service) {
 	s2 := r.w.servers[1]
 	web = edited(web, func(s *balancer.Service) { s.DrainTimeout = time.Millisecond })
-	r.apply() // ends the counts of the previous service at the same key
+	r.apply() // deletes the counts of the previous service with the same key
 	r.apply(web)
 	r.each(func(r *rig, key balancer.Key) {
 		before := counted(r.dp, key.Proto)
@@ -138,8 +139,8 @@ func checkRangeConnections(r *rig, web *balancer.Service) {
 	})
 }
 
-// checkRangePortReuse makes the only server of a range leave, as in testPortReuse. A client that
-// starts again from its port must reach the other server if the first is removed. If the first
+// checkRangePortReuse makes the only server of a range leave, as in testPortReuse. If the server is
+// removed, a client that connects again from its port must reach the other server. If the server
 // drains, a SYN must not end its connections.
 func checkRangePortReuse(r *rig) {
 	var dead, alive []exit
@@ -163,9 +164,9 @@ func checkRangePortReuse(r *rig) {
 	reuseForged(r, alive)
 }
 
-// checkRangeAffinity connects clients like passive FTP, to a single port and then to ports of a
-// range. A client must reach the same server at all ports of the range. If the affinity scope is
-// the VIP, it must reach that server at the single port as well.
+// checkRangeAffinity connects clients as passive FTP does, to a single port and then to ports of a
+// range. A client must reach the same server on all ports of the range. If the affinity scope is
+// the VIP, it must also reach that server on the single port.
 func checkRangeAffinity(r *rig) {
 	ftp := edited(stickyService(r, time.Hour, r.w.servers...), func(s *balancer.Service) {
 		s.Ports = []balancer.Port{
@@ -194,7 +195,7 @@ func checkRangeAffinity(r *rig) {
 }
 
 // checkPortServers sends requests to ports of a VIP, from a client behind the host and from the
-// host. Each must be answered by its server, or refused.
+// host. Each request must be answered by the port's server, or refused.
 func checkPortServers(r *rig, key balancer.Key, want map[uint16]string) {
 	for port, server := range want {
 		at := keyOf(key.Addr, port, key.Proto)

@@ -18,8 +18,7 @@ import (
 )
 
 // reference is the simplest dataplane that passes the suite. It listens on VIPs and copies bytes,
-// and uses a single lock. If it has a fault, it violates a requirement, and the suite must detect
-// this.
+// and uses a single lock. With a fault, it violates a requirement, which the suite must detect.
 type reference struct {
 	fault fault
 
@@ -224,8 +223,6 @@ func (e *front) load(to netip.AddrPort) *atomic.Int64 {
 	return e.loads[to]
 }
 
-// drainLocked ends the connections to removed backends, either immediately or when their drain
-// ends.
 func (r *reference) drainLocked(e *front) {
 	until := map[netip.AddrPort]time.Time{}
 	for _, b := range e.f.Backends {

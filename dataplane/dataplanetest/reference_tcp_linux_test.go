@@ -15,7 +15,6 @@ import (
 	"vipd/dataplane/host"
 )
 
-// chooseLocked chooses a backend for a client. The caller must hold the lock.
 func (r *reference) chooseLocked(e *front, client netip.AddrPort) (netip.AddrPort, error) {
 	f := e.f
 	inRanges := slices.ContainsFunc(f.Sources, func(p netip.Prefix) bool { return p.Contains(client.Addr()) })
@@ -66,7 +65,6 @@ func isHosts(a netip.Addr) bool {
 	return to.Local && err == nil
 }
 
-// dial connects to a backend.
 func (r *reference) dial(f *balancer.Frontend, to netip.AddrPort) (net.Conn, error) {
 	d := net.Dialer{Timeout: f.ConnectTimeout}
 	if r.fault == "shows the VIP" && f.Proto == balancer.TCP {
@@ -127,7 +125,7 @@ func (r *reference) relay(e *front, c *net.TCPConn) error {
 	r.mu.Lock()
 	delete(e.conns, p)
 	r.mu.Unlock()
-	_ = c.Close() // not with a reset, because data that was sent may still be in transit
+	_ = c.Close() // not reset, because data that was sent may still be in transit
 	_ = b.Close()
 	return nil
 }

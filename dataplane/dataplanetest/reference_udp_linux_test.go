@@ -26,7 +26,7 @@ func (r *reference) datagrams(e *front, pc *net.UDPConn) {
 	}
 }
 
-// flow returns the client's flow. If the flow does not exist, it creates one.
+// flow returns the client's flow, and creates it if missing.
 func (r *reference) flow(e *front, pc *net.UDPConn, from netip.AddrPort) (*pair, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,8 +99,8 @@ func (r *reference) Counters() []dataplane.FrontendCount {
 	defer r.mu.Unlock()
 	var all []dataplane.FrontendCount
 	for k, n := range r.counted {
-		// The test cases that read counters use the service "web", and ports that are named after
-		// their protocols.
+		// The cases that read counters use the service "web", whose ports are named after their
+		// protocols.
 		all = append(all, dataplane.FrontendCount{Service: "web", Port: string(k.Proto), Connections: n})
 	}
 	return all

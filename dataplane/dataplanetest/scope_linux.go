@@ -14,8 +14,8 @@ const (
 	otherTarget = 9090
 )
 
-// scopedService is like stickyService, but its service has the given name, VIPs and affinity scope,
-// and a second TCP port.
+// scopedService is like stickyService, but sets the service's name, VIPs and affinity scope, and
+// adds a second TCP port.
 func scopedService(r *rig, name balancer.Name, vip addrs, scope balancer.AffinityScope, servers ...*server) *balancer.Service {
 	return edited(stickyService(r, 3600e9, servers...), func(s *balancer.Service) {
 		s.Name, s.VIPs, s.AffinityScope = name, vip[:], scope
@@ -33,7 +33,7 @@ func movedPorts(s *balancer.Service, n uint16) *balancer.Service {
 }
 
 // testAffinityScope connects clients to several TCP and UDP ports. If the affinity scope includes
-// several ports, a client must reach the same server at all of them, even after a server has left.
+// several ports, a client must reach the same server on all of them, even after a server has left.
 func testAffinityScope(r *rig) {
 	for _, s := range r.w.servers {
 		for _, a := range s.addr {
@@ -67,9 +67,9 @@ func testAffinityScope(r *rig) {
 	}
 }
 
-// checkScope connects clients to the key in first. At the keys in same, the clients must reach the
-// same servers. At the keys in apart, they must be scheduled independently. Then a server leaves
-// and returns.
+// checkScope connects clients to the key first, and then to other keys. Through the keys in same,
+// clients must reach the same servers as through first. Through the keys in apart, they must be
+// scheduled independently. Then a server leaves and returns.
 func checkScope(r *rig, services []*balancer.Service, first balancer.Key, same, apart []balancer.Key) {
 	r.Helper()
 	r.apply(services...)
@@ -111,8 +111,8 @@ func checkScope(r *rig, services []*balancer.Service, first balancer.Key, same, 
 	r.apply()
 }
 
-// askShifted is like askFromAll, but the first client sends its request after all others. The
-// results are in askFromAll's order.
+// askShifted is like askFromAll, but the first client sends its request last. The results have
+// askFromAll's order.
 func askShifted(r *rig, key balancer.Key) []string {
 	r.Helper()
 	all := *r.w
@@ -123,9 +123,9 @@ func askShifted(r *rig, key balancer.Key) []string {
 	return append([]string{got[len(got)-1]}, got[:len(got)-1]...)
 }
 
-// checkForeignEndpoints gives two services at one VIP different endpoints. If a client's server is
-// an endpoint of both services, the client must reach it at both. Otherwise, the client must keep
-// its server at the service web, and use another server at the service files.
+// checkForeignEndpoints gives two services on one VIP different endpoints. If a client's server is
+// an endpoint of both services, the client must reach it through both. Otherwise, the client must
+// stay on its server in the service web, and use another server in the service files.
 func checkForeignEndpoints(r *rig, web, files *balancer.Service) {
 	only := edited(files, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[2]) })
 	r.apply(web, only)
@@ -155,8 +155,8 @@ func checkForeignEndpoints(r *rig, web, files *balancer.Service) {
 }
 
 // testAffinityPrefix groups clients by network: first all clients in one large network, and then
-// each two clients in a small network. All clients of a network must have the same server. The
-// small networks must not all have the same server.
+// pairs of clients in small networks. All clients in a network must have the same server, but the
+// small networks must not all have the same one.
 func testAffinityPrefix(r *rig) {
 	if !r.caps.AffinityPrefix {
 		r.Skip("the mode can't group clients")

@@ -39,7 +39,7 @@ type sctpPacket struct {
 }
 
 // testSCTP opens SCTP associations to VIPs and node ports. They must reach all servers, and must
-// last while their server drains. If the kernel has no SCTP sockets, the test itself sends the
+// continue while their server drains. If the kernel has no SCTP sockets, the test itself sends the
 // first packets of each association.
 func testSCTP(r *rig) {
 	if !slices.Contains(r.caps.Protocols, balancer.SCTP) {
@@ -74,8 +74,8 @@ func testSCTP(r *rig) {
 	checkKernelState(r, "with SCTP")
 }
 
-// checkAssociations opens associations with the kernel's SCTP sockets, and checks that they survive
-// the drain of their server.
+// checkAssociations opens associations with the kernel's SCTP sockets, and checks that they
+// continue while their server drains.
 func checkAssociations(r *rig, web *balancer.Service) {
 	for _, s := range r.w.servers {
 		for _, a := range s.addr {
@@ -145,14 +145,14 @@ func rawSCTP(r *rig, n *lab.NS, at netip.Addr) net.PacketConn {
 	return c
 }
 
-// openSCTP sends INIT from the given port, and returns the name of the server that answers.
+// openSCTP sends INIT from a client port, and returns the name of the server that answers.
 func openSCTP(r *rig, from *lab.NS, key balancer.Key, port uint16) (string, error) {
 	r.Helper()
 	return askSCTP(r, from, key, sctpPacket{from: port, to: key.Port.First(), chunk: sctpInit, own: sctpClientTag}, sctpInitAck, atOnce)
 }
 
-// askSCTP sends the packet in ask, and waits for a packet whose chunk type is answer. It returns
-// the answer's cookie, which is the name of a server.
+// askSCTP sends the packet ask, and waits for a packet whose chunk type is answer. It returns that
+// packet's cookie, which is a server's name.
 func askSCTP(r *rig, from *lab.NS, key balancer.Key, ask sctpPacket, answer byte, within time.Duration) (string, error) {
 	r.Helper()
 	c := rawSCTP(r, from, parseAddrs("0.0.0.0", "::").inFamilyOf(key.Addr))
@@ -172,7 +172,7 @@ func askSCTP(r *rig, from *lab.NS, key balancer.Key, ask sctpPacket, answer byte
 		p, err := readSCTP(buf[:n])
 		a, _ := netip.AddrFromSlice(sender.(*net.IPAddr).IP)
 		switch {
-		case a.Unmap() != key.Addr || p.to != ask.from || p.chunk != answer: // the packet belongs to another test, or is not an answer
+		case a.Unmap() != key.Addr || p.to != ask.from || p.chunk != answer: // the packet belongs to another test, or is not the answer
 		case err != nil:
 			return "", err
 		case p.from != key.Port.First() || p.tag != ask.own:
@@ -209,7 +209,7 @@ func (p sctpPacket) bytes() []byte {
 	return b
 }
 
-// readSCTP decodes a packet that [sctpPacket.bytes] has encoded. If only the checksum is wrong, it
+// readSCTP decodes a packet that [sctpPacket.bytes] encoded. If only the checksum is wrong, it
 // returns the packet and an error.
 func readSCTP(b []byte) (sctpPacket, error) {
 	if len(b) < 32 {

@@ -7,7 +7,7 @@ import (
 	"vipd/balancer"
 )
 
-// newService returns a service on vipPort, for TCP and UDP, with the defaults that users get.
+// newService returns a service on vipPort, for TCP and UDP, with vipd's default settings.
 func newService(name balancer.Name, vip addrs, endpoints ...balancer.Endpoint) *balancer.Service {
 	return &balancer.Service{
 		Name: name,
@@ -24,8 +24,8 @@ func newService(name balancer.Name, vip addrs, endpoints ...balancer.Endpoint) *
 	}
 }
 
-// edited returns a changed copy of s, because a published service must not be changed. edit makes
-// the changes.
+// edited returns a copy of s that edit has changed, because a published service must not be
+// changed.
 func edited(s *balancer.Service, edit func(*balancer.Service)) *balancer.Service {
 	c := *s
 	c.Ports = append([]balancer.Port(nil), s.Ports...)
@@ -58,7 +58,7 @@ func keyOf(a netip.Addr, port uint16, proto balancer.Protocol) balancer.Key {
 	return balancer.Key{Addr: a, Port: balancer.PortRange(port), Proto: proto}
 }
 
-// keysOf returns the keys of a service at its IPv4 and IPv6 VIPs, for each of the protocols.
+// keysOf returns the keys of a service's IPv4 and IPv6 VIPs, for each protocol.
 func keysOf(vip addrs, protos ...balancer.Protocol) (keys []balancer.Key) {
 	for _, proto := range protos {
 		keys = append(keys, keyOf(vip[0], vipPort, proto), keyOf(vip[1], vipPort, proto))

@@ -10,7 +10,7 @@ import (
 	"vipd/test/wait"
 )
 
-// share is a scheduler, together with the weights of the servers s1, s2 and s3.
+// share is a scheduler and the weights of the servers s1, s2 and s3.
 type share struct {
 	scheduler balancer.Scheduler
 	weights   []int
@@ -35,8 +35,8 @@ func shares() []share {
 	}
 }
 
-// testShares opens connections with each scheduler. Each server must get the share of connections
-// that its weight specifies.
+// testShares opens connections with each scheduler. Each server must get its share of connections
+// by weight.
 func testShares(r *rig) {
 	var services []*balancer.Service
 	for i, sh := range shares() {
@@ -70,7 +70,7 @@ func checkShare(r *rig, sh share, key balancer.Key) {
 	}
 	if !sh.held {
 		if r.s.ExactWeights {
-			n = min(n, 5*cycle) // a few cycles are sufficient for exact shares
+			n = min(n, 5*cycle) // a few cycles are enough for exact shares
 		}
 		n = max(wait.Load(n)/cycle, 1) * cycle
 	}
@@ -133,8 +133,8 @@ func fair[K comparable](got, weights map[K]int, slack float64) error {
 }
 
 // testStickySchedulers uses a service with each scheduler that hashes addresses. A client must
-// always reach the same server. With dh, all clients of a VIP must reach one server. When a server
-// drains, its clients must reach other servers.
+// always reach the same server, and with dh, all clients of a VIP must reach one server. When a
+// server drains, its clients must reach other servers.
 func testStickySchedulers(r *rig) {
 	for _, scheduler := range []balancer.Scheduler{balancer.SourceHash, balancer.Maglev, balancer.DestinationHash} {
 		if instead, ok := r.caps.Nearest[scheduler]; ok {

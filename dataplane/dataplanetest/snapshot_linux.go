@@ -79,7 +79,7 @@ func (s *snapshot) nftables(t testing.TB) {
 	}
 }
 
-// sameForeign checks that the objects of other programs have not changed, byte for byte.
+// sameForeign checks that other programs' objects are unchanged, byte for byte.
 func sameForeign(t testing.TB, when string, before snapshot) {
 	t.Helper()
 	if after := takeSnapshot(t); !slices.Equal(after.foreign, before.foreign) {

@@ -49,7 +49,7 @@ func spreadCases(r *rig) []spreadCase {
 	switch {
 	case wait.Soaking():
 		sizes = []int{1, 2, 3, 7, 10, 100, 1000}
-	case r.s.Connections > 0: // in this case, each connection needs sockets
+	case r.s.Connections > 0: // each connection needs sockets
 		sizes = []int{3, 7, 100}
 	}
 	for _, n := range sizes {
@@ -94,12 +94,12 @@ func (c spreadCase) service() *balancer.Service {
 }
 
 // testSpread sends thousands of datagrams to services with few and many endpoints. Each endpoint
-// must get the share that its weight specifies.
+// must get its share by weight.
 func testSpread(r *rig) {
 	sinks := startSinks(r)
 	for _, c := range spreadCases(r) {
 		r.step(c.String(), func(r *rig) {
-			r.apply(c.service()) // this also removes earlier flows, because each flow of userspace mode needs a socket
+			r.apply(c.service()) // also removes earlier flows, because each flow in userspace mode needs a socket
 			for family := range c.families {
 				checkSpread(r, c, c.vip[family], sinks[family])
 			}
@@ -108,7 +108,7 @@ func testSpread(r *rig) {
 }
 
 // startSinks adds all addresses of manyAddrs to the first server. It starts an IPv4 and an IPv6
-// sink, which record the datagrams that arrive at these addresses.
+// sink, which record the datagrams to these addresses.
 func startSinks(r *rig) [2]*sink {
 	r.Helper()
 	s1 := r.w.servers[0]
@@ -156,7 +156,7 @@ func chiLimit(freedom int) float64 {
 }
 
 // spray sends n datagrams to a VIP, each from a different combination of client address and port.
-// All must arrive. It returns the number of datagrams that arrived at each address.
+// All must arrive. It returns the number of datagrams that each address received.
 func spray(r *rig, vip netip.Addr, s *sink, n int) map[netip.Addr]int {
 	r.Helper()
 	run := s.begin()
@@ -180,8 +180,8 @@ func spray(r *rig, vip netip.Addr, s *sink, n int) map[netip.Addr]int {
 	return countOf(awaitArrival(r, s, n))
 }
 
-// limitInFlight is called after the i-th datagram was sent. If too many datagrams have not arrived
-// yet, it waits. The default buffer of a socket has room for about 250.
+// limitInFlight is called after the i-th datagram was sent. If too many datagrams are still in
+// transit, it waits. A socket's default buffer has room for about 250 datagrams.
 func limitInFlight(r *rig, s *sink, i int) {
 	r.Helper()
 	const inFlight = 64
@@ -231,7 +231,6 @@ func rawUDP(r *rig, from netip.Addr) net.PacketConn {
 	return c
 }
 
-// control calls f with the file descriptor of a socket.
 func control(r *rig, c syscall.Conn, f func(fd int) error) {
 	r.Helper()
 	raw, err := c.SyscallConn()
@@ -244,7 +243,7 @@ func control(r *rig, c syscall.Conn, f func(fd int) error) {
 	}
 }
 
-// sink records the address at which each datagram arrives.
+// sink records each datagram's destination address.
 type sink struct {
 	mu  sync.Mutex
 	run uint32
@@ -292,8 +291,8 @@ func (k *sink) count(c *net.UDPConn) {
 	}
 }
 
-// destination returns the destination address of a datagram from its control messages. It returns
-// false if there is none.
+// destination returns a datagram's destination address from its control messages, or false if they
+// contain none.
 func destination(control []byte) (netip.Addr, bool) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil || len(messages) != 1 {
@@ -306,7 +305,7 @@ func destination(control []byte) (netip.Addr, bool) {
 	return netip.AddrFromSlice(info[:16]) // struct in6_pktinfo contains destination and index
 }
 
-// begin discards the records of earlier datagrams. It returns the run number that later datagrams
+// begin discards the records of earlier datagrams. It returns a number that all later datagrams
 // must contain.
 func (k *sink) begin() uint32 {
 	k.mu.Lock()

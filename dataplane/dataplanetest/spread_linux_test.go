@@ -6,7 +6,7 @@ import (
 )
 
 // TestChiLimit computes the exact probability of values above each limit. For an even number of
-// degrees of freedom, this probability is a short sum. It must be about 1e-9.
+// degrees of freedom, it is a short sum. The probability must be about 1e-9.
 func TestChiLimit(t *testing.T) {
 	for _, freedom := range []int{2, 6, 10, 100, 1000} {
 		half := chiLimit(freedom) / 2
@@ -20,6 +20,6 @@ func TestChiLimit(t *testing.T) {
 		}
 	}
 	if got := chiLimit(0); got != 0 {
-		t.Errorf("chiLimit(0), the limit for a single endpoint, = %v, want 0", got)
+		t.Errorf("chiLimit(0) = %v, want 0", got)
 	}
 }

@@ -79,7 +79,7 @@ func testRouted(t *testing.T, s *Subject) {
 	s.all(t, scenes())
 }
 
-// onStage returns a rig that uses the stage's host, and a dataplane that no engine drives yet.
+// onStage returns a rig that uses the stage's host and a new dataplane without an engine.
 func onStage(t *testing.T, s *Subject) *rig {
 	t.Helper()
 	r := equip(t, s, s.stage.w.during(t), s.stage.host)
@@ -110,8 +110,8 @@ func bared(f func(b *bare)) func(t *testing.T, s *Subject) {
 	}
 }
 
-// during returns a copy of the world for a subtest of the test that built the world. When the
-// subtest ends, everything that it has added to the world's namespaces is removed.
+// during returns a copy of the world for a subtest. When the subtest ends, everything that it has
+// added to the world's namespaces is removed.
 func (w *world) during(t testing.TB) *world {
 	v := *w
 	v.host, v.client, v.servers = w.host.For(t), w.client.For(t), nil

@@ -70,9 +70,9 @@ func unwraps(t testing.TB, n *lab.NS, dev, module string) string {
 }
 
 // testStraight uses services with forward = "dr" and "tunnel", on a host whose policies are DROP.
-// Servers must answer clients directly and see their addresses, and conntrack must have no entries.
-// Clients outside source_ranges, and clients of services without endpoints, must be treated as
-// configured.
+// Servers must see the clients' addresses and answer directly, and conntrack must have no entries.
+// Clients outside source_ranges and clients of services without endpoints must be refused or
+// ignored as configured.
 func testStraight(t *testing.T, s *Subject) {
 	caps := s.capabilities(t)
 	if !slices.Contains(caps.Forwards, balancer.DRForward) {
@@ -105,7 +105,7 @@ func testStraight(t *testing.T, s *Subject) {
 }
 
 // checkStraightAnswers checks which servers answer. It also checks that the host forwards only the
-// packets from the client, and not the answers.
+// client's packets, and not the answers.
 func checkStraightAnswers(r *rig, key balancer.Key) {
 	if r.caps.Stateless {
 		checkHashed(r, key, "s1", "s2", "s3")
@@ -128,9 +128,9 @@ func checkStraightAnswers(r *rig, key balancer.Key) {
 	}
 }
 
-// checkHashed sends requests to a service of a mode that chooses servers by a hash of the client.
-// Over TCP, each of the named servers must answer some requests. Over UDP, the hash does not
-// include the port, so the same server must always answer.
+// checkHashed sends requests to a service in a mode that chooses servers by a hash of the client.
+// Over TCP, each of the named servers must answer some requests. Over UDP, the hash ignores the
+// port, so the same server must always answer.
 func checkHashed(r *rig, key balancer.Key, names ...string) {
 	r.Helper()
 	want, asks := names, 40
@@ -146,9 +146,9 @@ func checkHashed(r *rig, key balancer.Key, names ...string) {
 	}
 }
 
-// checkStatelessChanges changes a service while a connection is open. The dataplane keeps no state
-// for connections. The connection must survive changes to other endpoints, and the drain of its own
-// endpoint.
+// checkStatelessChanges changes a service while a connection is open, in a dataplane without
+// connection state. The connection must survive changes to other endpoints, and must continue while
+// its own endpoint drains.
 func checkStatelessChanges(r *rig, web *balancer.Service) {
 	key := keyOf(r.w.vip[0], vipPort, balancer.TCP)
 	c := openTo(r, "s1", key)
@@ -181,7 +181,7 @@ func checkStatelessChanges(r *rig, web *balancer.Service) {
 	checkHashed(r, key, "s1", "s2", "s3")
 }
 
-// zeros is a reader for streams whose content does not matter. It returns zeros.
+// zeros is a reader that returns zeros, for streams whose content does not matter.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
@@ -196,8 +196,8 @@ func linkCounters(r *rig, dev string) netlink.LinkStatistics {
 	return *link.Attrs().Statistics
 }
 
-// checkStraightChanges changes a service while connections are open. The connections must continue,
-// even if their endpoint drains or is removed, or if source_ranges no longer include their client.
+// checkStraightChanges changes a service while connections are open. The connections must continue
+// even if their endpoint drains or is removed, or source_ranges no longer include their client.
 func checkStraightChanges(r *rig, web *balancer.Service) {
 	key := keyOf(r.w.vip[0], vipPort, balancer.TCP)
 	pulses := startPulses(r, r.w.vip)

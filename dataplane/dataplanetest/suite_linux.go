@@ -19,8 +19,8 @@ import (
 type Subject struct {
 	// Name identifies the subject in failure texts.
 	Name string
-	// New returns a new dataplane. The host may still have the objects of an earlier dataplane. The
-	// suite closes the dataplane.
+	// New returns a new dataplane. The host may still have an earlier dataplane's objects. The
+	// suite closes the new dataplane.
 	New func(t testing.TB) dataplane.Dataplane
 	// Host returns the host that manages addresses and the guard. If Host is nil, all VIPs are
 	// local addresses, which is sufficient for dataplanes that terminate connections themselves.
@@ -30,25 +30,26 @@ type Subject struct {
 	// Otherwise, the distribution may deviate as much as random choices would. Round robin must be
 	// exact in every dataplane.
 	ExactWeights bool
-	// Keeps reports whether Close with keep leaves the frontends served, and the next dataplane
-	// adopts them without losing a connection.
+	// Keeps reports whether frontends are still served after Close with keep, and the next
+	// dataplane adopts them without losing a connection.
 	Keeps bool
-	// Survives reports whether the same is true if the process is killed.
+	// Survives reports whether frontends are also served and adopted if the process is killed.
 	Survives bool
 	// Backend is the iptables variant that the dataplane and its Host use, "nft" or "legacy". If
 	// empty, the host's default variant is used.
 	Backend string
 	// Connections is the maximum number of concurrent connections from which the case "spread"
-	// calculates shares. If zero, it is 10,000.
+	// calculates shares. Zero means 10,000.
 	Connections int
-	// Remembers is the time for which the dataplane still counts a UDP flow, or a connection that
-	// its client has reset, as existing. Affinity lasts at least that long, and max_connections
-	// counts such connections. Zero means that the dataplane forgets them immediately.
+	// Remembers is how long the dataplane still counts a UDP flow without traffic, or a connection
+	// that its client has reset, as existing. Affinity lasts at least that long, and
+	// max_connections includes these connections. Zero means that the dataplane forgets them
+	// immediately.
 	Remembers time.Duration
-	// Cleanup removes everything that the dataplane and its Host have created, as after a crash. If
-	// Cleanup is nil, there is nothing to clean up.
+	// Cleanup removes everything that the dataplane and its Host have created, as after a crash.
+	// Nil means that there is nothing to clean up.
 	Cleanup func(t testing.TB)
-	// Damage holds functions by name. Each damages or removes objects of the dataplane on the host.
+	// Damage holds named functions. Each damages or removes the dataplane's objects on the host.
 	// The dataplane must detect and repair the damage.
 	Damage map[string]func(t testing.TB)
 	// Scratches is like Damage, but its functions affect only the service at heldVIP. Clients of
@@ -60,8 +61,8 @@ type Subject struct {
 	// VirtualServers reports whether the dataplane creates IPVS virtual servers, which can conflict
 	// with foreign virtual servers.
 	VirtualServers bool
-	// Skip names the test cases that the subject can't pass, with the names of their subtests below
-	// Run, such as "kills" or "layouts/one-arm/hairpin/udp6". Each value is the reason.
+	// Skip maps the test cases and subtests that the subject can't pass to the reasons. Their names
+	// are relative to Run, such as "kills" or "layouts/one-arm/hairpin/udp6".
 	Skip map[string]string
 
 	ports *ports
@@ -69,7 +70,7 @@ type Subject struct {
 	stage *stage
 	// foreign holds the foreign virtual servers that exist now.
 	foreign map[string]string
-	caps    *balancer.Capabilities // capabilities of the last dataplane that New has returned
+	caps    *balancer.Capabilities // capabilities of the dataplane that New returned last
 }
 
 // check is one test case of the suite.
@@ -117,7 +118,6 @@ func Run(t *testing.T, s Subject, names ...string) {
 	}
 }
 
-// all runs each of the cases as a subtest.
 func (s *Subject) all(t *testing.T, cases []check) {
 	for _, c := range cases {
 		s.sub(t, c.name, func(t *testing.T) {
@@ -140,7 +140,7 @@ func (s *Subject) sub(t *testing.T, name string, f func(t *testing.T)) {
 	})
 }
 
-// rig is a subject in a built layout.
+// rig is a subject running in a layout.
 type rig struct {
 	*testing.T
 	s    *Subject
@@ -156,9 +156,9 @@ type rig struct {
 	*driver
 }
 
-// newRig builds a layout around a host, and starts the subject in this layout without services. At
-// the end of the test, the subject is closed, and no object of it may remain. The next newRig and
-// the end of Run check this.
+// newRig builds a layout around a host, and starts the subject in this layout without services.
+// When the test ends, the subject is closed. By then, it must have removed all of its objects,
+// which the next newRig and the end of Run check.
 func newRig(t *testing.T, s *Subject, lay layout, host dataplane.Host) *rig {
 	t.Helper()
 	r := equip(t, s, lay.build(t, lab.New(t)), host)
@@ -167,7 +167,7 @@ func newRig(t *testing.T, s *Subject, lay layout, host dataplane.Host) *rig {
 	return r
 }
 
-// newStill returns a rig with a new host, and with a dataplane that no engine drives yet.
+// newStill returns a rig with a new host and a new dataplane without an engine.
 func newStill(t *testing.T, s *Subject, w *world) *rig {
 	t.Helper()
 	return equip(t, s, w, s.newHost(t))
@@ -183,10 +183,10 @@ func equip(t *testing.T, s *Subject, w *world, host dataplane.Host) *rig {
 	return r
 }
 
-// drive starts an engine. At the end of the test, all services are removed and the engine stops.
+// drive starts an engine. When the test ends, all services are removed and the engine stops.
 func (r *rig) drive() { r.driveEvery(wait.Scaled(driverProbe)) }
 
-// driveEvery is like drive, but the engine checks for damage at the given interval.
+// driveEvery is like drive, but sets the interval at which the engine checks for damage.
 func (r *rig) driveEvery(probe time.Duration) {
 	r.steer(probe)
 	r.endDriven()
@@ -228,8 +228,8 @@ func (s *Subject) capabilities(t *testing.T) *balancer.Capabilities {
 	return s.caps
 }
 
-// newHost returns a host that exists until the end of the test. When it is released, it must have
-// removed all of its objects.
+// newHost returns a host that exists until the test ends. By then, it must have removed all of its
+// objects.
 func (s *Subject) newHost(t testing.TB) dataplane.Host {
 	if s.Host != nil {
 		t.Cleanup(func() { nothingOfOurs(t, "after the end") })
@@ -238,7 +238,7 @@ func (s *Subject) newHost(t testing.TB) dataplane.Host {
 	return bareHost(t)
 }
 
-// closeTime is the maximum time for which closing a dataplane may take.
+// closeTime is how long closing a dataplane may take.
 const closeTime = 30 * time.Second
 
 func (r *rig) close(dp dataplane.Dataplane) {

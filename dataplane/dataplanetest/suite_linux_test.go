@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// faultVar is an environment variable that contains the fault of TestReference's dataplane.
+// faultVar is the environment variable that contains the fault of TestReference's dataplane.
 const faultVar = "VIPD_DATAPLANETEST_FAULT"
 
 func TestReference(t *testing.T) {
@@ -24,7 +24,7 @@ func TestReference(t *testing.T) {
 	Run(t, Subject{
 		Name: "reference",
 		New: func(testing.TB) dataplane.Dataplane {
-			if newest != nil && newest.kept { // such a reference stands for state that a kernel would keep
+			if newest != nil && newest.kept { // this reference represents state that a kernel would keep
 				newest.kept = false
 				return newest
 			}
@@ -43,8 +43,8 @@ func TestReference(t *testing.T) {
 	})
 }
 
-// TestFaultsAreNoticed runs one test case of the suite for each fault, with a dataplane that has
-// this fault. The test case must fail.
+// TestFaultsAreNoticed runs one of the suite's cases for each fault, with a dataplane that has the
+// fault. The case must fail.
 func TestFaultsAreNoticed(t *testing.T) {
 	lab.Require(t)
 	noticed := map[fault]string{
@@ -96,8 +96,8 @@ func TestFaultsAreNoticed(t *testing.T) {
 	}
 }
 
-// TestSuiteHasEveryScheduler looks for a test case for each scheduler. If a scheduler had no test
-// case, a mode without this scheduler could pass the suite.
+// TestSuiteHasEveryScheduler looks for a test case for each scheduler. Without a test case, a mode
+// that lacks the scheduler could pass the suite.
 func TestSuiteHasEveryScheduler(t *testing.T) {
 	have := append(clientHashes(), balancer.DestinationHash)
 	for _, sh := range shares() {

@@ -7,7 +7,7 @@ import (
 	"vipd/test/lab"
 )
 
-// testTargets gives endpoints their own target ports. Clients must reach each endpoint at its own
+// testTargets gives endpoints their own target ports. Clients must reach each endpoint on its own
 // target port.
 func testTargets(r *rig) {
 	s1, s2, s3 := r.w.servers[0], r.w.servers[1], r.w.servers[2]
@@ -36,7 +36,7 @@ func testTargets(r *rig) {
 }
 
 // testHostEndpoint uses an echo server on the host itself as an endpoint. All kinds of clients must
-// reach this endpoint.
+// reach it.
 func testHostEndpoint(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers[0])...)
 	web.Scheduler = balancer.RoundRobin

@@ -16,7 +16,7 @@ import (
 )
 
 // testStreams sends streams and datagrams of several sizes. They must arrive complete and in order,
-// and half-closed streams must end properly.
+// and half-closed streams must be closed properly.
 func testStreams(r *rig) {
 	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))
 	random := rand.NewChaCha8([32]byte{'s', 't', 'r', 'e', 'a', 'm', 's'})
@@ -78,8 +78,6 @@ func checkDatagram(r *rig, key balancer.Key, random io.Reader, size int) {
 	}
 }
 
-// checkStream sends size bytes, closes its sending side of the connection, and reads the echo until
-// the server closes the other side.
 func checkStream(r *rig, from *lab.NS, key balancer.Key, random io.Reader, size int) {
 	r.Helper()
 	c, _ := r.mustOpen(from, netip.Addr{}, key)

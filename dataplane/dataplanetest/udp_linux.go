@@ -13,8 +13,8 @@ import (
 	"vipd/test/lab"
 )
 
-// awaitMove sends requests on a UDP flow until a server other than the named server answers. It
-// returns that server's answer.
+// awaitMove sends requests on a UDP flow until a server other than the one with this name answers.
+// It returns that answer.
 func awaitMove(r *rig, c net.Conn, key balancer.Key, name string) (a lab.Answer) {
 	r.Helper()
 	lab.Eventually(r, time.Second, fmt.Sprintf("%s: a flow moves from %q", key, name), func() (err error) {
@@ -44,7 +44,7 @@ func startCaller(r *rig, key balancer.Key) *caller {
 	r.Cleanup(func() { _ = conn.Close() })
 	c := &caller{key: key}
 	repeatedly(r, 5*time.Millisecond, func() {
-		a, _ := lab.AskWithin(conn, patience(unanswered)) // if there is no answer, the server's name is empty
+		a, _ := lab.AskWithin(conn, patience(unanswered)) // without an answer, the server's name is empty
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.answers = append(c.answers, a.Server)
@@ -52,15 +52,14 @@ func startCaller(r *rig, key balancer.Key) *caller {
 	return c
 }
 
-// since returns the names of the servers for all but the first n requests.
 func (c *caller) since(n int) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.answers[n:])
 }
 
-// checkAnswers waits until the server with the name in want has answered the last five requests of
-// each caller. If want is "", the last five requests must have no answer.
+// checkAnswers waits until the server named want has answered the last five requests of each
+// caller. If want is "", the last five requests must have no answer.
 func checkAnswers(r *rig, all []*caller, when, want string) {
 	r.Helper()
 	const inARow = 5
@@ -80,7 +79,7 @@ func checkAnswers(r *rig, all []*caller, when, want string) {
 	}
 }
 
-// testUDPFollows sends datagrams from fixed ports continuously while a service changes. After each
+// testUDPFollows continuously sends datagrams from fixed ports while a service changes. After each
 // change, the expected server must answer each client.
 func testUDPFollows(r *rig) {
 	var all []*caller

@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testUnanswered drops the answers of one server, as if the server had no route back. Only
-// connections to this server must count as failures.
+// testUnanswered drops one server's answers, as if the server had no route back. Only connections
+// to this server must count as failures.
 func testUnanswered(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.Scheduler, web.Ports, web.ConnectTimeout = balancer.RoundRobin, web.Ports[:1], wait.Scaled(300*time.Millisecond)
@@ -48,7 +48,7 @@ func testUnanswered(r *rig) {
 // watchUnanswered makes the dataplane detect unanswered connections until the test ends.
 func watchUnanswered(r *rig) {
 	d, watches := dataplane.As[dataplane.WatchesUnanswered](r.dp)
-	if !watches { // such a dataplane opens connections itself, and counts failures itself
+	if !watches { // this dataplane opens connections itself, and counts failures itself
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -8,8 +8,8 @@ import (
 )
 
 // testUndisturbed changes other services, ports and endpoints hundreds of times while connections
-// carry data. No connection may be disturbed. Clients of a removed port must be refused, although
-// other ports of its VIP are still served.
+// carry data. No connection may be disturbed. A removed port must refuse clients, although its
+// VIP's other ports are still served.
 func testUndisturbed(r *rig) {
 	const atATime = 10
 	changes := max(4*atATime, wait.Soak(100, 1000))

@@ -41,7 +41,7 @@ func uplinks(t testing.TB, l *lab.Lab) *world {
 }
 
 // testUplinks runs a service on a host that routes answers by connection marks. vipd's own marks
-// must not change the route of answers.
+// must not change the answers' route.
 func testUplinks(t *testing.T, s *Subject) {
 	r := newRig(t, s, layout{name: "uplinks", build: uplinks}, s.newHost(t))
 	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))

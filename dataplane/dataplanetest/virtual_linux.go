@@ -66,8 +66,8 @@ const contestedServers = `-A -u 10.96.0.10:80 -s rr
 -A -u [fd00:96::10]:80 -s wrr
 `
 
-// putForeignServers adds foreign virtual servers until the end of the test. It returns all virtual
-// servers that then exist.
+// putForeignServers adds foreign virtual servers until the test ends. It returns all virtual
+// servers that exist afterwards.
 func (s *Subject) putForeignServers(t testing.TB) map[string]string {
 	t.Helper()
 	pipe(t, foreignServers, "ipvsadm", "--restore")
@@ -156,12 +156,12 @@ func testForeignServers(t *testing.T, s *Subject) {
 	replaceDataplane(r, false)
 	sameServers(t, "after closing", before)
 	onlyServers(t, "after closing", before)
-	r.steer(driverProbe) // this engine removes all services at the end of the test
+	r.steer(driverProbe) // this engine removes all services when the test ends
 }
 
 // checkContested requests a service while foreign virtual servers have the addresses and ports of
-// some of its frontends. The other frontends must be served, and the error must give the reason.
-// After the foreign servers are removed, all frontends must be served.
+// some of its frontends. The remaining frontends must be served, and the error must give the
+// reason. After the foreign servers are removed, all frontends must be served.
 func checkContested(r *rig, web, other *balancer.Service, before map[string]string) {
 	if !r.s.VirtualServers {
 		r.apply(web, other)
@@ -215,7 +215,7 @@ func checkMeetsAll(r *rig, key balancer.Key) {
 	}
 }
 
-// VirtualServerDamages returns functions for Subject.Scratches. Each damages the IPVS virtual
+// VirtualServerDamages returns named functions for Subject.Scratches. Each damages the IPVS virtual
 // servers at heldVIP, and affects no other service.
 func VirtualServerDamages() map[string]func(t testing.TB) {
 	at, at6 := []string{"-t", heldVIP()[0].String() + ":80"}, []string{"-t", "[" + heldVIP()[1].String() + "]:80"}
@@ -235,8 +235,8 @@ func ClearVirtualServers(t testing.TB) {
 	run(t, "ipvsadm", "-C")
 }
 
-// leftServers returns the names of all virtual servers, including foreign virtual servers. If the
-// subject does not use IPVS, it returns nil.
+// leftServers returns the names of all virtual servers, including foreign ones. If the subject does
+// not use IPVS, it returns nil.
 func (s *Subject) leftServers(t testing.TB) []string {
 	t.Helper()
 	if !s.VirtualServers || !hasVirtualServers(t) {

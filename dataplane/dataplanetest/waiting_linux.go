@@ -17,7 +17,7 @@ import (
 // waitingClients is the number of clients that are trying to connect when a service is added.
 const waitingClients = 200
 
-// testWaiting connects to VIPs before their services exist, when vipd starts and later. When a
+// testWaiting connects to VIPs before their services exist, both when vipd starts and later. When a
 // service is added, none of its waiting clients may be refused.
 func testWaiting(t *testing.T, s *Subject) {
 	r := newStill(t, s, swallowing(t, lab.New(t)))
@@ -49,7 +49,7 @@ func swallowing(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// trackConnections makes the host track connections, as the rules of a firewall do.
+// trackConnections makes the host track connections, as a firewall's rules do.
 func trackConnections(r *rig) {
 	r.Helper()
 	for _, tool := range []string{"iptables", "ip6tables"} {
@@ -87,7 +87,6 @@ func startConnects(r *rig, vip addrs) (all []connecting) {
 	return all
 }
 
-// startConnect returns a socket that has sent a SYN.
 func startConnect(to netip.AddrPort) (fd int, err error) {
 	family, at := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()})
 	if to.Addr().Is4() {
@@ -104,8 +103,8 @@ func startConnect(to netip.AddrPort) (fd int, err error) {
 	return fd, nil
 }
 
-// checkConnected waits until all connection attempts have succeeded or failed, and checks that none
-// was refused.
+// checkConnected waits until all connection attempts have finished, and checks that none was
+// refused.
 func checkConnected(r *rig, all []connecting, when string) {
 	r.Helper()
 	outcome := map[int]error{}
@@ -134,7 +133,7 @@ func checkConnected(r *rig, all []connecting, when string) {
 	}
 }
 
-// connectOutcome reports whether a connection attempt has ended, and returns its error.
+// connectOutcome reports whether a connection attempt has finished, and returns its error.
 func connectOutcome(fd int) (done bool, err error) {
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 	if n, err := unix.Poll(poll, 0); err != nil || n == 0 {

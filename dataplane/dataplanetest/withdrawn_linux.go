@@ -36,9 +36,9 @@ func anycast(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// testWithdrawn withdraws the VIP of a service that has no endpoints, or only draining endpoints.
-// Clients must then reach another host that has the VIP, with their own addresses. When the service
-// has an active endpoint again, clients must reach the service.
+// testWithdrawn withdraws the VIP of a service that has no endpoints, or only draining ones.
+// Clients must then reach another host that has the VIP, which must see their addresses. When the
+// service has an active endpoint again, clients must reach the service.
 func testWithdrawn(t *testing.T, s *Subject) {
 	r := newRig(t, s, layout{name: "anycast", build: anycast}, s.newHost(t))
 	for _, a := range r.w.vip {
@@ -85,8 +85,8 @@ func testWithdrawn(t *testing.T, s *Subject) {
 	}
 }
 
-// awaitVIPs waits until the VIPs have the state Serving if held is true, or Withdrawn if held is
-// false, and until this state is applied.
+// awaitVIPs waits until the VIPs' state is Serving if held is true, or Withdrawn if held is false,
+// and this state is applied.
 func (r *rig) awaitVIPs(held bool) {
 	r.Helper()
 	state := map[bool]balancer.VIPState{true: balancer.Serving, false: balancer.Withdrawn}[held]

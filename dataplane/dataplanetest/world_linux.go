@@ -10,8 +10,8 @@ import (
 	"vipd/test/lab"
 )
 
-// These are the ports of every service, unless a test case sets other ports. They are all
-// different, so a dataplane that confuses them fails.
+// These are the ports of every service, unless a test case sets other ports. They all differ, so a
+// dataplane that confuses them fails.
 const (
 	vipPort    = 80
 	targetPort = 8080
@@ -20,7 +20,7 @@ const (
 
 const serverCount = 3
 
-// addrs holds an IPv4 and an IPv6 address of the same object.
+// addrs holds an object's IPv4 and IPv6 address.
 type addrs [2]netip.Addr
 
 func parseAddrs(v4, v6 string) addrs { return addrs{netip.MustParseAddr(v4), netip.MustParseAddr(v6)} }
@@ -34,7 +34,7 @@ func (p addrs) inFamilyOf(a netip.Addr) netip.Addr {
 }
 
 // heldVIP returns the IPv4 and the IPv6 VIP that vipd must add to the host. No other object uses
-// the remaining addresses in vipRanges.
+// the other addresses in vipRanges.
 func heldVIP() addrs { return vipN(10) }
 
 // vipN returns the n-th IPv4 and IPv6 VIP in the networks that clients route to the host.
@@ -91,8 +91,8 @@ func layouts() []layout {
 }
 
 // clientCount is the number of addresses in the client's namespace. Neither clientCount nor
-// clientCount + 1 is a multiple of serverCount. Therefore, round robin assigns a client to another
-// server when the client returns.
+// clientCount + 1 is a multiple of serverCount, so round robin sends a returning client to another
+// server.
 const clientCount = 7
 
 // newWorld creates the host and a client, and connects them with a link. The client routes packets
@@ -119,8 +119,8 @@ func (w *world) addClients(dev, net4, net6 string) {
 	}
 }
 
-// forwards enables IPv6 forwarding on the host. On a real host, this is the operator's task. If
-// vipd needs IPv4 forwarding, it enables it.
+// forwards enables IPv6 forwarding on the host. On a real host, this is the operator's task. vipd
+// enables IPv4 forwarding itself if needed.
 func (w *world) forwards() { w.host.Sysctl("net.ipv6.conf.all.forwarding", "1") }
 
 // serve adds the server s to the world, and starts its echo servers.
@@ -135,7 +135,7 @@ func (w *world) serve(s *server) {
 	w.servers = append(w.servers, s)
 }
 
-// linked creates the i-th server on its own link to the namespace to, its gateway. It returns the
+// linked creates the i-th server on its own link to its gateway, the namespace to. It returns the
 // server and the gateway's addresses on this link.
 func linked(l *lab.Lab, to *lab.NS, i int) (s *server, gateway addrs) {
 	s = &server{name: fmt.Sprint("s", i), addr: parseAddrs(fmt.Sprintf("10.2.%d.2", i), fmt.Sprintf("fd02:%d::2", i))}
@@ -146,7 +146,6 @@ func linked(l *lab.Lab, to *lab.NS, i int) (s *server, gateway addrs) {
 	return s, gateway
 }
 
-// joined creates the i-th server on a switch. net4 and net6 are the prefixes of its addresses.
 func joined(l *lab.Lab, lan *lab.Bridge, net4, net6 string, i int) *server {
 	s := &server{name: fmt.Sprint("s", i), addr: parseAddrs(net4+fmt.Sprint(20+i), net6+fmt.Sprint(20+i))}
 	s.ns = l.Add(s.name)
@@ -214,7 +213,7 @@ func sharedVIP(t testing.TB, l *lab.Lab) *world {
 }
 
 // noWayBack removes a server's route to the host's addresses on other links, and enables the
-// server's reverse path filter. As a result, the server drops packets from those addresses.
+// server's reverse path filter. So the server drops packets from those addresses.
 func (w *world) noWayBack(s *server) {
 	s.ns.Sysctl("net.ipv4.conf.all.rp_filter", "1")
 	for _, a := range w.own {
@@ -230,7 +229,7 @@ func (w *world) noWayBack(s *server) {
 
 func ownAddress(t testing.TB, l *lab.Lab) *world {
 	w := routed(t, l)
-	w.vip = w.node // at the addresses on the servers' side, node ports must also be open
+	w.vip = w.node // node ports must also be open on the addresses facing the servers
 	for _, a := range w.own {
 		if a != w.vip[0] && a != w.vip[1] {
 			w.node[map[bool]int{true: 0, false: 1}[a.Is4()]] = a
@@ -239,6 +238,6 @@ func ownAddress(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// isOwn reports whether a is one of the host's own addresses. VIPs that vipd has added do not
-// count.
+// isOwn reports whether a is one of the host's own addresses, which do not include the VIPs that
+// vipd has added.
 func (w *world) isOwn(a netip.Addr) bool { return slices.Contains(w.own, a) }
