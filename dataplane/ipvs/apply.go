@@ -14,16 +14,16 @@ import (
 )
 
 // maxGroup is the maximum number of frontends that are changed together. A new virtual server has
-// no destinations while its group is created, and the ledger is written once for the group.
+// no destinations until its whole group is created, and the ledger is written once per group.
 const maxGroup = 256
 
 // maxRounds is the maximum number of attempts at a change if the kernel's state differs from the
 // known state.
 const maxRounds = 3
 
-// Apply makes the kernel's virtual servers match the changes of a batch. It sends only messages
-// that change the known state. If an answer shows that another program has changed a virtual
-// server, Apply reads the virtual server and repeats the change.
+// Apply applies a batch of changes to the kernel's virtual servers. It sends only messages that
+// change the known state. If an answer shows that another program has changed a virtual server,
+// Apply reads the virtual server and repeats the change.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -83,15 +83,15 @@ func (d *Dataplane) drainLocked(s *server, c dataplane.Change) time.Duration {
 	case c.New != nil:
 		return c.New.DrainTimeout
 	case c.Old != nil:
-		return c.Old.DrainTimeout // not the ledger's value, because a change to drain_timeout alone is not written there
+		return c.Old.DrainTimeout // not the ledger's value, which does not reflect a change to drain_timeout alone
 	case s.last != nil:
 		return s.last.DrainTimeout
 	}
 	return d.ledger.entries[s.key].drain
 }
 
-// renameLocked makes later counts of a key belong to the service of f. If that is another service
-// than before, it first reads the counters for the previous service.
+// renameLocked assigns a key's future counts to f's service. If the service has changed, it first
+// reads the counters for the previous service.
 func (d *Dataplane) renameLocked(ctx context.Context, s *server, f *balancer.Frontend) error {
 	if f == nil || !d.counts.renames(s.key, counters.Port{Service: f.Service, Name: f.Port}) {
 		return nil
@@ -122,8 +122,8 @@ type round struct {
 	ctx context.Context
 	// errs holds the reasons why servers failed.
 	errs map[*server]error
-	// retry holds the servers that must be read and changed again, with the reason: their state is
-	// unknown, or differs from the known state.
+	// retry holds the servers that must be read and changed again, with the reason: the kernel's
+	// state is unknown, or differs from the known state.
 	retry map[*server]error
 }
 
@@ -164,7 +164,7 @@ func (r *round) run(work []*server, taken foreignCheck, now time.Time) {
 	r.mark(work)
 	ends := r.removals(work, plans)
 	r.send(work, func(s *server) []ipvsnl.Op { return ends[s] })
-	if err := r.d.ledger.save(); err != nil { // after a failure, the ledger names more than exists, which is safe
+	if err := r.d.ledger.save(); err != nil { // after a failure, the ledger names more virtual servers than exist, which is safe
 		r.d.log.Warn("the ledger is not up to date", "err", err)
 	}
 	for _, s := range work {
@@ -172,7 +172,7 @@ func (r *round) run(work []*server, taken foreignCheck, now time.Time) {
 	}
 }
 
-// mark writes the marks of ranges of ports. If this fails, the servers with a range fail.
+// mark writes the marks of port ranges. If this fails, the servers with a port range fail.
 func (r *round) mark(work []*server) {
 	err := r.d.markRangesLocked(r.ctx)
 	for _, s := range work {
@@ -182,7 +182,8 @@ func (r *round) mark(work []*server) {
 	}
 }
 
-// recordLocked records the virtual server of s, and the lifetime of its connections, in the ledger.
+// recordLocked records in the ledger the virtual server of s, and how long its connections may
+// live.
 func (d *Dataplane) recordLocked(s *server) {
 	r := d.ledger.entries[s.key]
 	if s.front != nil {
@@ -195,7 +196,7 @@ func (d *Dataplane) recordLocked(s *server) {
 // removals returns the messages that remove objects at the end of a round: the plan's own messages,
 // and the removal of drained destinations without connections. It first reads the counters of these
 // destinations. It also reads the counters of restored destinations, because the kernel may
-// continue their old counts.
+// continue the old counts.
 func (r *round) removals(work []*server, plans map[*server]steps) map[*server][]ipvsnl.Op {
 	ends := map[*server][]ipvsnl.Op{}
 	for _, s := range work {
@@ -248,14 +249,12 @@ func (r *round) send(work []*server, step func(*server) []ipvsnl.Op) {
 	}
 }
 
-// absent reports whether a deletion failed because its object was already missing.
+// absent reports whether a deletion failed because the object was already missing.
 func absent(op ipvsnl.Op, err error) bool {
 	return op.Verb == ipvsnl.DeleteService && errors.Is(err, ipvsnl.ErrNoService) ||
 		op.Verb == ipvsnl.DeleteDestination && (errors.Is(err, ipvsnl.ErrNoDestination) || errors.Is(err, ipvsnl.ErrNoService))
 }
 
-// handleRefusal records that op failed for s. The server fails, or is read and changed again in the
-// next round.
 func (r *round) handleRefusal(s *server, op ipvsnl.Op, err error) {
 	switch {
 	case op.Verb == ipvsnl.AddService && errors.Is(err, ipvsnl.ErrExists):

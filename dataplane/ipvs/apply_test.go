@@ -15,7 +15,7 @@ import (
 )
 
 // TestMessagesOfOneChange changes one of 300 frontends in several ways. Apply must send only the
-// listed messages. Their order must ensure that some endpoint can get new connections at any time.
+// listed messages. Their order must ensure that an endpoint can always get new connections.
 func TestMessagesOfOneChange(t *testing.T) {
 	const all = 300
 	for name, c := range map[string]struct {
@@ -69,16 +69,16 @@ func TestMessagesOfOneChange(t *testing.T) {
 			p.k.connect(t, f, 2, 1, 0)
 			ops := p.sent(func() { p.apply(c.change(f)) })
 			if got := describeOps(ops); got != c.want {
-				t.Errorf("messages sent by Apply = %q, want %q", got, c.want)
+				t.Errorf("Apply sent messages %q, want %q", got, c.want)
 			}
 			if again := p.sent(func() { p.apply(c.change(f)) }); len(again) > 0 {
-				t.Errorf("messages sent by Apply without changes = %q, want none", describeOps(again))
+				t.Errorf("Apply without changes sent messages %q, want none", describeOps(again))
 			}
 		})
 	}
 }
 
-// describeOps returns a text about the ops that change endpoints of the service "web".
+// describeOps describes the ops that change endpoints of the service "web".
 func describeOps(ops []ipvsnl.Op) string {
 	var words []string
 	for _, op := range ops {
@@ -108,7 +108,7 @@ func describeOps(ops []ipvsnl.Op) string {
 }
 
 // TestAdoptionSendsNothing restarts while frontends have draining endpoints, connection limits and
-// affinity. The next process must not send any message that changes the kernel's state.
+// affinity. The next process must not send messages that change the kernel's state.
 func TestAdoptionSendsNothing(t *testing.T) {
 	for _, crash := range []bool{false, true} {
 		p := start(t, newKernel(), t.TempDir())
@@ -128,7 +128,7 @@ func TestAdoptionSendsNothing(t *testing.T) {
 		p.restart(crash)
 		ops := p.sent(func() {
 			if seen := p.observe(); !seen.ReapplyAll || len(seen.Digests) != 4 {
-				t.Errorf("Observe of the next process = %+v, want 4 frontends and ReapplyAll", seen)
+				t.Errorf("Observe in the next process = %+v, want 4 frontends and ReapplyAll", seen)
 			}
 			p.apply(plain, drains, bounded, sticky, empty)
 			if reason, err := p.Intact(context.Background()); reason != "" || err != nil {
@@ -142,7 +142,7 @@ func TestAdoptionSendsNothing(t *testing.T) {
 			}
 		})
 		if len(ops) > 0 {
-			t.Errorf("messages sent by the next process = %v, want none", ops)
+			t.Errorf("next process sent messages %v, want none", ops)
 		}
 		if got := p.k.text(t, every); got != before {
 			t.Errorf("kernel's state after the restart =\n%swant\n%s", got, before)
@@ -151,8 +151,8 @@ func TestAdoptionSendsNothing(t *testing.T) {
 }
 
 // TestForeign applies frontends, some of which have the addresses and ports of foreign virtual
-// servers. The foreign virtual servers must stay. A frontend with the address and port of one must
-// fail until the foreign virtual server is removed.
+// servers. The foreign virtual servers must remain. A frontend must fail until the foreign virtual
+// server with its address and port is removed.
 func TestForeign(t *testing.T) {
 	k := newKernel()
 	p := start(t, k, t.TempDir())
@@ -173,7 +173,7 @@ func TestForeign(t *testing.T) {
 		err := p.Apply(context.Background(), changes(ours, other))
 		each, ok := errors.AsType[dataplane.KeyErrors](err)
 		if !ok || len(each) != 1 || each[ours.Key] == nil {
-			t.Fatalf("Apply = %v, want an error of only %s", err, ours.Key)
+			t.Fatalf("Apply = %v, want an error only for %s", err, ours.Key)
 		}
 		for _, part := range []string{"10.2.0.9:8080", "ipvsadm -D -t 10.96.0.0:80", "wrr"} {
 			if !strings.Contains(each[ours.Key].Error(), part) {
@@ -187,7 +187,7 @@ func TestForeign(t *testing.T) {
 		p.observe()
 	}
 	if err := p.Apply(context.Background(), []dataplane.Change{{Key: ours.Key}}); err != nil {
-		t.Errorf("removal of a missing frontend = %v, want nil", err)
+		t.Errorf("removing a missing frontend: error = %v, want nil", err)
 	}
 	if errs := k.Do(context.Background(), []ipvsnl.Op{{Verb: ipvsnl.DeleteService, Service: theirs}}); errs != nil {
 		t.Fatal(errs)
@@ -216,8 +216,8 @@ func TestNoLedgerNoServer(t *testing.T) {
 	}
 }
 
-// TestNothingIsKeptOfWhatIsGone starts with a ledger that names virtual servers which no longer
-// exist. The process must keep no state about these virtual servers.
+// TestNothingIsKeptOfWhatIsGone starts with a ledger that names virtual servers that no longer
+// exist. The process must not retain state about them.
 func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 	k, dir := newKernel(), t.TempDir()
 	p := start(t, k, dir)
@@ -238,8 +238,8 @@ func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 }
 
 // TestDamageObserved changes virtual servers in several ways. Intact and Observe must report each
-// change to a virtual server of vipd, and Apply must repair it. A foreign virtual server must not
-// be reported as a change.
+// change to a virtual server of vipd, and Apply must repair it. Foreign virtual servers must not be
+// reported as changes.
 func TestDamageObserved(t *testing.T) {
 	f := with(web(key(0), 1, 2, 3), 1, func(b *balancer.Backend) { b.MaxConnections = 9 })
 	f.Scheduler = balancer.SourceHash
@@ -316,29 +316,29 @@ func TestDamageObservedAmongMany(t *testing.T) {
 // TestClearingIsSeen removes all virtual servers of one family. Intact must report this
 // immediately.
 func TestClearingIsSeen(t *testing.T) {
-	for _, n := range []int{0, 3} { // these keys have IPv4 and IPv6 addresses
+	for _, n := range []int{0, 3} { // these keys have an IPv4 and an IPv6 address
 		p := start(t, newKernel(), t.TempDir())
 		p.observe()
 		p.apply(web(key(n), 1))
 		p.look.next = time.Now().Add(time.Hour)
 		if reason, err := p.Intact(t.Context()); reason != "" || err != nil {
-			t.Errorf("Intact while %s exists = %q, %v; want no reason", key(n), reason, err)
+			t.Errorf("before %s was removed: Intact = %q, %v; want no reason", key(n), reason, err)
 		}
 		p.k.Flush()
 		if reason, err := p.Intact(t.Context()); err != nil || !strings.Contains(reason, "missing") {
-			t.Errorf("Intact after %s was removed = %q, %v; want a reason", key(n), reason, err)
+			t.Errorf("after %s was removed: Intact = %q, %v; want a reason", key(n), reason, err)
 		}
 	}
 }
 
-// TestUnloadingIsSeen removes IPVS from the kernel. Intact must report this, and the next Apply
+// TestUnloadingIsSeen unloads IPVS from the kernel. Intact must report this, and the next Apply
 // must restore all virtual servers.
 func TestUnloadingIsSeen(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()
 	p.k.unloaded = true
 	if reason, err := p.Intact(t.Context()); reason != "" || err == nil {
-		t.Errorf("Intact while no virtual server is wanted = %q, %v; want an error and no reason", reason, err)
+		t.Errorf("no virtual server wanted: Intact = %q, %v; want an error and no reason", reason, err)
 	}
 	p.observe()
 	f := web(key(0), 1)
@@ -349,7 +349,7 @@ func TestUnloadingIsSeen(t *testing.T) {
 		t.Errorf("Intact = %q, %v; want IPVS not loaded", reason, err)
 	}
 	if seen := p.observe(); len(seen.Digests) > 0 {
-		t.Errorf("frontends from Observe = %+v, want none", seen)
+		t.Errorf("Observe = %+v, want no frontends", seen)
 	}
 	p.apply(f)
 	if reason, err := p.Intact(t.Context()); reason != "" || err != nil {
@@ -357,8 +357,8 @@ func TestUnloadingIsSeen(t *testing.T) {
 	}
 }
 
-// TestApplyCorrectsBeliefs changes virtual servers like another program. Although vipd does not
-// compare the kernel's state afterwards, Apply must result in the wanted state.
+// TestApplyCorrectsBeliefs changes virtual servers as another program could. Even without a
+// comparison of the kernel's state, Apply must result in the wanted state.
 func TestApplyCorrectsBeliefs(t *testing.T) {
 	f, g := web(key(0), 1, 2, 3), web(key(0), 2, 3, 4)
 	at := ipvsnl.Service{Key: f.Key}
@@ -405,13 +405,13 @@ func TestCleanupRemovesWhatTheLedgerNames(t *testing.T) {
 		done, err := removeOwned(context.Background(), k, l, dry)
 		want := []string{"delete virtual server 10.96.0.0:80/tcp", "delete virtual server 10.96.0.0:80/udp", "delete virtual server [fd00::]:80/tcp"}
 		if err != nil || !slices.Equal(done, want) {
-			t.Errorf("removeOwned with dry = %v: steps = %q, error = %v; want %q", dry, done, err, want)
+			t.Errorf("removeOwned, dry = %v: steps = %q, error = %v; want %q", dry, done, err, want)
 		}
 		if err := l.save(); err != nil {
 			t.Fatal(err)
 		}
 		if left := len(l.entries); dry != (left == 3) {
-			t.Errorf("entries in the ledger after removeOwned with dry = %v: %d, want 3 only after a dry run", dry, left)
+			t.Errorf("removeOwned, dry = %v: entries left in the ledger = %d, want 3 only after a dry run", dry, left)
 		}
 	}
 	if got, want := k.text(t, every), "-A --sctp-service 10.96.0.0:80 -s rr\n"; got != want {

@@ -7,7 +7,7 @@ import (
 )
 
 // BenchmarkApply applies, adopts and changes 10,000 frontends with 10 backends each. It uses a Fake
-// instead of the kernel, so it measures only the work of this process.
+// instead of the kernel, so it measures only this process's work.
 func BenchmarkApply(b *testing.B) {
 	var all []*balancer.Frontend
 	for n := range 10_000 {

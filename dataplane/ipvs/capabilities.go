@@ -12,14 +12,15 @@ import (
 type Options struct {
 	// Log receives warnings. If nil, nothing is logged.
 	Log *slog.Logger
-	// RunDir is the folder of the ledger of virtual servers. It is created if it is missing.
+	// RunDir is the directory that contains the ledger of virtual servers. It is created if
+	// missing.
 	RunDir string
 	// The kernel forgets an open TCP connection after TCPTimeout without packets, a closing one
-	// after TCPFinTimeout, and a UDP flow after UDPTimeout. The timeouts are whole seconds; 0 keeps
-	// the kernel's value.
+	// after TCPFinTimeout, and a UDP flow after UDPTimeout. The timeouts are whole seconds. Zero
+	// leaves the kernel's value unchanged.
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
 	// FollowConntrack raises the timeout of open TCP connections to conntrack's timeout, while the
-	// host has no virtual servers of other programs.
+	// host has no foreign virtual servers.
 	FollowConntrack bool
 }
 
@@ -43,8 +44,8 @@ func Capabilities() balancer.Capabilities {
 	}
 }
 
-// schedulers returns the schedulers that the kernel may have, the most common first. The first
-// available scheduler replaces a missing scheduler.
+// schedulers returns the schedulers that the kernel may have, the most common first. A missing
+// scheduler is replaced with the first available one.
 func schedulers() []balancer.Scheduler {
 	return []balancer.Scheduler{
 		balancer.WeightedRoundRobin, balancer.RoundRobin, balancer.WeightedLeastConn, balancer.LeastConn,

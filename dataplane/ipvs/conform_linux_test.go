@@ -23,12 +23,11 @@ import (
 // backend is the iptables variant that the guard uses. Virtual servers do not depend on it.
 const backend = xtables.NFT
 
-// ended says why connections do not survive some kinds of damage.
+// ended is the reason why some kinds of damage end connections.
 const ended = "with expire_nodest_conn the kernel ends those of a destination that is deleted (since Linux 5.9 at once)"
 
-// udpTimeout returns the udp_timeout that the suite uses. It is longer than the pauses between a
-// flow's packets, even on a slow machine. It is short enough for a test to wait until it has
-// passed.
+// udpTimeout returns the suite's udp_timeout. It is longer than the pauses between a flow's
+// packets, even on a slow machine, but short enough for a test to wait until it has passed.
 func udpTimeout() time.Duration { return min(wait.Scaled(10*time.Second), 30*time.Second) }
 
 func TestIPVSConformance(t *testing.T) {
@@ -62,9 +61,9 @@ func TestIPVSConformance(t *testing.T) {
 }
 
 // elsewhere returns the cases that an emulated guest runs only in "make soak". Most of them test
-// compiled services, the guard and addresses, which are the same in all modes. Others test how
-// connections are shared. The kernel derives the shares from weights, which this package's own
-// tests check.
+// compiled services, the guard and addresses, which are the same in all modes. The remaining ones
+// test how connections are distributed. The kernel does this by weight, and this package's own
+// tests check the weights.
 func elsewhere() map[string]string {
 	skip := map[string]string{}
 	if !wait.Emulated() || wait.Soaking() {
@@ -81,8 +80,8 @@ func elsewhere() map[string]string {
 	return skip
 }
 
-// faultVar is an environment variable. It contains the name of the fault that the dataplane in
-// TestIPVSConformance must have.
+// faultVar is the environment variable that names the fault of the dataplane in
+// TestIPVSConformance.
 const faultVar = "VIPD_IPVS_FAULT"
 
 // TestIPVSFaultsAreNoticed runs the suite with faults that only a dataplane with virtual servers
@@ -144,8 +143,8 @@ func scratches() map[string]func(t testing.TB) {
 }
 
 // fewer returns damages. In an emulated guest, it first deletes most functions that damage the
-// guard, because the suite in dataplane/nftables and TestGuardDamage in dataplane/host also use
-// such damage.
+// guard, because the suite in dataplane/nftables and TestGuardDamage in dataplane/host also damage
+// the guard.
 func fewer(damages map[string]func(t testing.TB)) map[string]func(t testing.TB) {
 	if wait.Emulated() && !wait.Soaking() {
 		for _, name := range []string{"chain-nat", "chain-filter", "entry6", "jumps", "rules", "sets", "entry"} {
@@ -155,7 +154,6 @@ func fewer(damages map[string]func(t testing.TB)) map[string]func(t testing.TB) 
 	return damages
 }
 
-// options returns the options of the host that the conformance suite uses with IPVS mode.
 func options() host.Options {
 	o := host.DefaultOptions()
 	o.Variant, o.Mode = backend, dataplane.Needs{Forward: true, LocalIn: true}
@@ -167,7 +165,7 @@ func guarded(t testing.TB) dataplane.Host {
 	return dataplanetest.GuardedHost(t, options())
 }
 
-// cleanup does the same work as vipctl cleanup.
+// cleanup does what vipctl cleanup does.
 func cleanup(t testing.TB) {
 	t.Helper()
 	_, err := Cleanup(context.Background(), options().RunDir, false)

@@ -68,8 +68,8 @@ func (d *Dataplane) idle(ctx context.Context) (func(*ipvsnl.Connection) bool, er
 	}, err
 }
 
-// idleFlows returns the number of idle flows of each draining UDP endpoint. To count them, it reads
-// the whole table of connections. If that fails, all flows count as live.
+// idleFlows returns the number of idle flows of each draining UDP endpoint. It reads the kernel's
+// whole connection table. If this fails, all flows count as live.
 func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.BackendKey]uint64 {
 	flows, all := d.drainingFlows()
 	if len(flows) == 0 {
@@ -92,8 +92,8 @@ func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.BackendKey]uint6
 	return flows
 }
 
-// drainingFlows returns a map whose keys are the draining UDP endpoints, and an index of the UDP
-// virtual servers. All values of the map are 0.
+// drainingFlows returns a map from each draining UDP endpoint to 0, and an index of the UDP virtual
+// servers.
 func (d *Dataplane) drainingFlows() (flows map[balancer.BackendKey]uint64, all index) {
 	flows = map[balancer.BackendKey]uint64{}
 	d.mu.Lock()

@@ -15,11 +15,11 @@ import (
 
 // counts stores the kernel's counts, because the kernel forgets them when it deletes a destination.
 type counts struct {
-	reading sync.Mutex // held while all counters are read
-	// next is the earliest time of the next reading. The mutex reading guards it.
+	reading sync.Mutex // locked while all counters are read
+	// next is the earliest time of the next reading. It is guarded by reading.
 	next time.Time
 
-	mu sync.Mutex // guards the fields below; never held during a system call
+	mu sync.Mutex // guards the fields below; never locked during a system call
 	// servers holds the counts of existing virtual servers.
 	servers map[balancer.Key]*serverCounts
 	// ended holds the counts of removed destinations.
@@ -32,10 +32,11 @@ type counts struct {
 type serverCounts struct {
 	port counters.Port
 	live map[netip.AddrPort]live
-	// gone holds the counts of deleted destinations. The kernel keeps a deleted destination for at
-	// least two minutes (IP_VS_DEST_TRASH_PERIOD), and continues its counts if it is restored.
+	// gone holds the counts of deleted destinations. The kernel retains a deleted destination for
+	// at least two minutes (IP_VS_DEST_TRASH_PERIOD), and continues its counts if the destination
+	// is restored.
 	gone map[netip.AddrPort]ipvsnl.Stats
-	// epoch changes when counters may restart, so that readings that started earlier are ignored.
+	// epoch changes when counters may restart, so readings that started earlier are ignored.
 	epoch uint64
 	// was holds the virtual server's total counters at the last reading of its destinations.
 	was ipvsnl.Stats
@@ -43,21 +44,21 @@ type serverCounts struct {
 	busy bool
 }
 
-// live holds the last counters of an existing destination (seen), its counters when it was created
+// live holds an existing destination's last counters (seen), its counters when it was created
 // (from), and its number of connections.
 type live struct {
 	seen, from ipvsnl.Stats
 	active     uint32
 }
 
-// maxGone is the maximum number of deleted destinations that are remembered for a virtual server.
+// maxGone is the maximum number of deleted destinations that are remembered per virtual server.
 const maxGone = 256
 
 func newCounts() *counts {
 	return &counts{servers: map[balancer.Key]*serverCounts{}, ended: counters.New(counters.BackendKey.Whole, plus)}
 }
 
-// renames reports whether the counts of the key now belong to a port other than of.
+// renames reports whether the key's counts now belong to a port other than of.
 func (c *counts) renames(k balancer.Key, of counters.Port) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,7 +66,7 @@ func (c *counts) renames(k balancer.Key, of counters.Port) bool {
 	return t == nil || t.port != of
 }
 
-// setPort makes later counts of the key belong to the port.
+// setPort makes the key's future counts belong to a port.
 func (c *counts) setPort(k balancer.Key, of counters.Port) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +97,7 @@ func (c *counts) observe(k balancer.Key, states []ipvsnl.DestinationState) {
 
 func (c *counts) seeLocked(k balancer.Key, t *serverCounts, states []ipvsnl.DestinationState) {
 	t.busy = false
-	for at, l := range t.live { // destinations that are not in states have no connections
+	for at, l := range t.live { // destinations that are missing from states have no connections
 		l.active = 0
 		t.live[at] = l
 	}
@@ -106,7 +107,7 @@ func (c *counts) seeLocked(k balancer.Key, t *serverCounts, states []ipvsnl.Dest
 			l.from = gone
 		}
 		delete(t.gone, s.Addr)
-		if less(s.Stats, l.seen) { // another program has reset them
+		if less(s.Stats, l.seen) { // another program has reset the counters
 			c.addLocked(counters.BackendKey{Port: t.port, Addr: s.Addr}, minus(l.seen, l.from))
 			l.from = ipvsnl.Stats{}
 		}
@@ -140,7 +141,7 @@ func plus(a, b ipvsnl.Stats) ipvsnl.Stats {
 
 func (c *counts) addLocked(k counters.BackendKey, s ipvsnl.Stats) { c.ended.Add(k, s, time.Now()) }
 
-// end records that a destination was deleted, and keeps its counts.
+// end records that a destination was deleted, and retains its counts.
 func (c *counts) end(k balancer.Key, at netip.AddrPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -163,8 +164,8 @@ func (c *counts) endLocked(t *serverCounts, at netip.AddrPort) {
 	t.gone[at] = l.seen
 }
 
-// endAll records that a virtual server was removed, and keeps its counts. The destinations of a new
-// virtual server start counting at 0.
+// endAll records that a virtual server was removed, and retains its counts. A new virtual server's
+// destinations start counting at 0.
 func (c *counts) endAll(k balancer.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -180,7 +181,7 @@ func (c *counts) endAll(k balancer.Key) {
 	t.was, t.busy = ipvsnl.Stats{}, false
 }
 
-// forget removes the state of a key that is no longer in use.
+// forget removes the state of an unused key.
 func (c *counts) forget(k balancer.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,11 +199,11 @@ func (c *counts) back(k balancer.Key, ops []ipvsnl.Op) bool {
 	})
 }
 
-// countTime limits a reading of all counters.
+// countTime limits how long reading all counters may take.
 const countTime = 10 * time.Second
 
-// Counters implements [dataplane.Dataplane]. It returns the connections of each backend, its live
-// connections (for TCP and SCTP, the established connections), and bytes.
+// Counters implements [dataplane.Dataplane]. It returns each backend's total connections, its live
+// connections (for TCP and SCTP, the established ones) and its bytes.
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
@@ -210,8 +211,8 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	return d.unanswered.AddTo(append(d.counts.sums(), d.carried.Counters(ctx)...))
 }
 
-// read reads the destinations of the virtual servers that have counted since the last reading, or
-// had connections at that time. If a reading fails, the last counts remain.
+// read reads the destinations of the virtual servers whose counters have changed since the last
+// reading, or that had connections then. If a reading fails, the previous counts remain.
 func (c *counts) read(ctx context.Context, conn ipvsnl.Conn, idle func(context.Context) map[balancer.BackendKey]uint64) {
 	if !c.reading.TryLock() {
 		return

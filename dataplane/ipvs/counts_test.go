@@ -13,10 +13,10 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// counted waits, and then returns counts of the named service: its connections, its received bytes,
-// and the total and the live connections of endpoint i.
+// counted waits, and then returns a service's counts: its connections, its received bytes, and
+// endpoint i's total and live connections.
 func (p *process) counted(name balancer.Name, i int) (all, in, backend, active uint64) {
-	time.Sleep(2 * time.Second) // this is the virtual time of synctest
+	time.Sleep(2 * time.Second) // synctest's virtual time
 	return p.countedNow(name, i)
 }
 
@@ -36,7 +36,7 @@ func (p *process) countedNow(name balancer.Name, i int) (all, in, backend, activ
 	return
 }
 
-// traffic adds n connections, and the bytes of these connections, to the counters of destination i.
+// traffic adds n connections and their bytes to the counters of destination i.
 func (p *process) traffic(f *balancer.Frontend, i int, n uint64) {
 	p.Helper()
 	if err := p.k.SetDestination(f.Key, address(f.Key, i), func(s *ipvsnl.DestinationState) {
@@ -117,8 +117,8 @@ func neverBack(t *testing.T, dir string, trash map[counters.BackendKey]ipvsnl.St
 	}
 }
 
-// TestIdleFlowsAreNotLive drains an endpoint that has flows. Flows that have had no packets for
-// some time must not count as live.
+// TestIdleFlowsAreNotLive drains an endpoint that has flows. Flows without recent packets must not
+// count as live.
 func TestIdleFlowsAreNotLive(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -142,10 +142,10 @@ func TestIdleFlowsAreNotLive(t *testing.T) {
 		}
 		p.k.SetConnections(nil)
 		if _, _, _, active := p.countedNow("web", 1); active != 2 {
-			t.Errorf("live flows in a second reading immediately afterwards = %d, want 2", active)
+			t.Errorf("second reading: live flows = %d, want 2", active)
 		}
 		if _, _, _, active := p.counted("web", 1); active != 4 {
-			t.Errorf("live flows later = %d, want 4 because none is known to be idle", active)
+			t.Errorf("later reading: live flows = %d, want 4 because none is known to be idle", active)
 		}
 		p.k.SetConnections(table)
 		conns, err := dataplane.Connections(t.Context(), p, dataplane.ConnectionQuery{})

@@ -11,20 +11,20 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// Drains are checked every drainEvery, and checks use at most 1/drainShare of the time.
+// Drains are checked every drainEvery, and the checks use at most 1/drainShare of the time.
 const (
 	drainEvery = time.Second
 	drainShare = 20
 )
 
 // fewDrains is the maximum number of virtual servers that are read one by one. If there are more,
-// vipd reads the table, and then individually reads the virtual servers that have no connections
-// left in it.
+// vipd reads the whole table, and then individually reads the virtual servers without connections
+// in the table.
 const fewDrains = 64
 
 // endDrains deletes draining destinations whose last connection has ended, or whose drain timeout
 // has passed. It returns the time at which it must be called again, or zero if nothing drains.
-// Earlier calls, for example after a change, do nothing.
+// Calls before that time, for example after a change, do nothing.
 func (d *Dataplane) endDrains(ctx context.Context) (next time.Time) {
 	began := time.Now()
 	if next := d.drainsDue(began); began.Before(next) {
@@ -44,8 +44,8 @@ func (d *Dataplane) endDrains(ctx context.Context) (next time.Time) {
 	return d.drainsDue(now)
 }
 
-// drainsDue returns the time of the next check. If a drain ends before that time, the check is
-// moved to the end of the drain.
+// drainsDue returns the time of the next check, which is brought forward if a drain's deadline is
+// earlier.
 func (d *Dataplane) drainsDue(now time.Time) time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -94,7 +94,6 @@ func (d *Dataplane) endedKeys(ctx context.Context, keys []balancer.Key) ([]balan
 	}), nil
 }
 
-// removeEnded reads a few virtual servers, and deletes their destinations whose drain has ended.
 func (d *Dataplane) removeEnded(ctx context.Context, keys []balancer.Key) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -28,8 +28,8 @@ func inTime(t *testing.T, f func(p *process, f *balancer.Frontend)) {
 	})
 }
 
-// wantWeights checks the weights of destinations 1, 2 and 3 of the frontend f. The weight -1 means
-// that the destination must be missing.
+// wantWeights checks the weights of f's destinations 1, 2 and 3. A weight of -1 means that the
+// destination must not exist.
 func (p *process) wantWeights(when string, f *balancer.Frontend, want ...int) {
 	p.Helper()
 	synctest.Wait()
@@ -75,13 +75,13 @@ func TestDrainEndsWithTheLastConnection(t *testing.T) {
 }
 
 // TestReturnKeepsConnections adds an endpoint again while it drains. Only one message may be sent,
-// which sets the endpoint's weight.
+// to set the endpoint's weight.
 func TestReturnKeepsConnections(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.apply(drained(f, 2, balancer.Removed, time.Now().Add(time.Minute)))
 		time.Sleep(30 * time.Second)
 		if got := describeOps(p.sent(func() { p.apply(f) })); got != "edit 2 to 1" {
-			t.Errorf("messages sent when the endpoint was added again = %q, want edit 2 to 1", got)
+			t.Errorf("adding the endpoint again sent messages %q, want edit 2 to 1", got)
 		}
 		time.Sleep(time.Hour)
 		p.wantWeights("an hour later", f, 1, 1, 1)
@@ -96,13 +96,13 @@ func TestFrontendLeaves(t *testing.T) {
 			p.remove(f)
 			p.wantWeights("at once", f, -1, 0, -1)
 			if seen := p.observe(); len(seen.Digests) > 0 {
-				t.Errorf("digests from Observe = %v, want none because drains end automatically", seen.Digests)
+				t.Errorf("Observe: digests = %v, want none because drains end automatically", seen.Digests)
 			}
 			if restart {
 				time.Sleep(10 * time.Second)
 				p.restart(true)
 				if seen := p.observe(); len(seen.Digests) > 0 {
-					t.Errorf("digests from Observe in the next process = %v, want none because drains end automatically", seen.Digests)
+					t.Errorf("Observe in the next process: digests = %v, want none because drains end automatically", seen.Digests)
 				}
 				time.Sleep(20 * time.Second)
 			} else {
@@ -122,8 +122,8 @@ func TestFrontendLeaves(t *testing.T) {
 	}
 }
 
-// TestFrontendReturns removes a frontend. While it drains, the test applies another frontend with
-// the same key. The old connections must nevertheless end when the drain ends.
+// TestFrontendReturns removes a frontend, and applies another frontend with the same key while it
+// drains. The old connections must still be closed when the drain ends.
 func TestFrontendReturns(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.remove(f)
@@ -160,7 +160,7 @@ func TestOrphanLeaves(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.restart(true)
 		if seen := p.observe(); len(seen.Digests) != 1 {
-			t.Errorf("digests from Observe in the next process = %v, want a digest of %s", seen.Digests, f.Key)
+			t.Errorf("Observe in the next process: digests = %v, want a digest of %s", seen.Digests, f.Key)
 		}
 		if err := p.Apply(context.Background(), []dataplane.Change{{Key: f.Key}}); err != nil {
 			t.Fatal(err)
@@ -172,9 +172,8 @@ func TestOrphanLeaves(t *testing.T) {
 	})
 }
 
-// TestManyLeave removes many frontends in one batch. vipd must find the ends of their drains by
-// reading the whole table of virtual servers, and must delete each virtual server with a single
-// message.
+// TestManyLeave removes many frontends in one batch. vipd must detect that drains have ended by
+// reading the whole table, and must delete each virtual server with a single message.
 func TestManyLeave(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -202,7 +201,7 @@ func TestManyLeave(t *testing.T) {
 			synctest.Wait()
 		})
 		if len(ops) != 1 || ops[0].Verb != ipvsnl.DeleteService || ops[0].Service.Key != frontends[7].Key {
-			t.Errorf("messages sent after the last connection of %s had ended = %v, want one deletion", frontends[7].Key, ops)
+			t.Errorf("after the last connection of %s closed: messages = %v, want one deletion", frontends[7].Key, ops)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -216,7 +215,7 @@ func TestManyLeave(t *testing.T) {
 }
 
 // TestDrainsAreLookedAtInTurn changes some frontends continuously while many others drain. The
-// table of virtual servers must nevertheless be read once a second.
+// whole table must still be read once a second.
 func TestDrainsAreLookedAtInTurn(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -235,7 +234,7 @@ func TestDrainsAreLookedAtInTurn(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		if read := p.k.tables.Load() - before; read < 2 || read > 4 {
-			t.Errorf("readings of the table during 3 s of changes = %d, want one per second", read)
+			t.Errorf("reads of the table during 3 s of changes = %d, want one per second", read)
 		}
 		if err := p.Close(context.Background(), true); err != nil {
 			t.Error(err)
@@ -252,11 +251,11 @@ func TestUDPGoesAtOnce(t *testing.T) {
 	p.apply(f)
 	p.k.connect(t, f, 2, 0, 5)
 	if got := describeOps(p.sent(func() { p.apply(web(f.Key, 1, 3)) })); got != "delete 2" {
-		t.Errorf("messages sent when an endpoint was removed = %q, want delete 2", got)
+		t.Errorf("removing an endpoint sent messages %q, want delete 2", got)
 	}
 	p.k.connect(t, f, 1, 0, 5)
 	if got := describeOps(p.sent(func() { p.remove(f) })); got != "delete all" {
-		t.Errorf("messages sent when the frontend was removed = %q, want delete all", got)
+		t.Errorf("removing the frontend sent messages %q, want delete all", got)
 	}
 }
 
@@ -269,7 +268,7 @@ func TestDestinationHashFailsOver(t *testing.T) {
 		g.Scheduler = balancer.DestinationHash
 		p.apply(&g)
 		if got := describeOps(p.sent(func() { p.apply(drained(&g, 2, balancer.Draining, time.Time{})) })); got != "scheduler fo, edit 2 to 0" {
-			t.Errorf("messages sent when a drain starts = %q, want scheduler fo, edit 2 to 0", got)
+			t.Errorf("starting a drain sent messages %q, want scheduler fo, edit 2 to 0", got)
 		}
 		got := describeOps(p.sent(func() {
 			p.k.connect(p, f, 2, 0, 0)
@@ -277,7 +276,7 @@ func TestDestinationHashFailsOver(t *testing.T) {
 			synctest.Wait()
 		}))
 		if got != "delete 2, scheduler dh" {
-			t.Errorf("messages sent when the drain ends = %q, want delete 2, scheduler dh", got)
+			t.Errorf("ending the drain sent messages %q, want delete 2, scheduler dh", got)
 		}
 	})
 }
@@ -302,7 +301,7 @@ func TestInterruptedEnd(t *testing.T) {
 	}
 	p.restart(true)
 	if d, there := p.observe().Digests[f.Key]; !there || d != 0 {
-		t.Errorf("Observe in the next process returns the frontend = %v with digest %v, want it reported as damaged", there, d)
+		t.Errorf("Observe in the next process: frontend exists = %v, digest = %v; want it reported as damaged", there, d)
 	}
 	p.remove(f)
 	if got := p.k.text(t, every); got != ended {

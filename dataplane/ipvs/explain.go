@@ -60,12 +60,12 @@ func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, from neti
 	return e, err
 }
 
-// maxTemplateSearch limits the search for the client's template.
+// maxTemplateSearch limits how long the search for the client's template may take.
 const maxTemplateSearch = 3 * time.Second
 
 // shares describes how the kernel's scheduler chooses, and returns each destination's share of new
-// connections. The kernel's hashes can't be computed here, so a scheduler with a hash may choose
-// any destination.
+// connections. The kernel's hashes can't be computed here, so a scheduler that uses a hash may
+// choose any destination.
 func shares(scheduler string, destinations []ipvsnl.DestinationState) (choice string, all []dataplane.Share) {
 	as, choice := balancer.WeightedRoundRobin, "in turn, by weight"
 	backends := make([]balancer.Backend, len(destinations))

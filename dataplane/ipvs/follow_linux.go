@@ -16,7 +16,7 @@ func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *datapla
 		k := flow.Frontend()
 		d.mu.Lock()
 		s := d.servers[k]
-		ours := s != nil && s.exists && s.last != nil && flow.Backend() != k.AddrPort() // a flow whose endpoint is the VIP itself ended at a socket of userspace mode
+		ours := s != nil && s.exists && s.last != nil && flow.Backend() != k.AddrPort() // a flow whose endpoint is the VIP itself was accepted by a socket of userspace mode
 		c := dataplane.Connection{Frontend: k, Client: flow.Client(), Backend: flow.Backend(), State: flow.State, Since: flow.Start, In: flow.In, Out: flow.Out}
 		if ours {
 			c.Service = s.last.Service

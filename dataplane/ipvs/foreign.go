@@ -11,8 +11,8 @@ import (
 )
 
 // foreignCheck reports whether a key has a virtual server that the ledger does not name. It must be
-// called before the key is added to the ledger. If vipd only relied on the kernel's refusal to
-// create a duplicate, a process that is killed before the refusal would leave a foreign virtual
+// called before the key is added to the ledger. If vipd relied only on the kernel's refusal to
+// create a duplicate, a process that was killed before the refusal would leave a foreign virtual
 // server in the ledger.
 type foreignCheck func(ctx context.Context, k balancer.Key) (bool, error)
 
@@ -39,15 +39,15 @@ func (d *Dataplane) listing() foreignCheck {
 				there[v.Key] = true
 			}
 		}
-		if !there[k] { // if the list omitted the virtual server, the kernel will refuse its creation
+		if !there[k] { // if the list omitted the virtual server, the kernel will refuse to create it again
 			return false, nil
 		}
 		return d.askLocked(ctx, k) // it may have been removed since
 	}
 }
 
-// blockedByForeign reports whether s can't be created because another program's virtual server
-// exists, or may exist.
+// blockedByForeign reports whether s can't be created because a foreign virtual server exists or
+// may exist.
 func (r *round) blockedByForeign(s *server, taken foreignCheck) bool {
 	there, err := taken(r.ctx, s.key)
 	switch {

@@ -34,7 +34,7 @@ func TestKilledBesideForeign(t *testing.T) {
 			before := k.text(t, isTheirs)
 			p := start(t, k, dir)
 			p.observe()
-			k.lose = func(ipvsnl.Op) (bool, bool) { panic("killed") } // at this time, the ledger already names the virtual server
+			k.lose = func(ipvsnl.Op) (bool, bool) { panic("killed") } // by now, the ledger names the virtual server
 			func() {
 				defer func() {
 					if recover() == nil {
@@ -50,7 +50,7 @@ func TestKilledBesideForeign(t *testing.T) {
 				err := p.Apply(context.Background(), changes(all...))
 				each, ok := errors.AsType[dataplane.KeyErrors](err)
 				if !ok || len(each) != 1 || each[theirs.Key] == nil {
-					t.Fatalf("Apply = %v, want an error of only %s", err, theirs.Key)
+					t.Fatalf("Apply = %v, want an error only for %s", err, theirs.Key)
 				}
 			}
 			p.remove(all[0])
@@ -65,7 +65,7 @@ func TestKilledBesideForeign(t *testing.T) {
 }
 
 // TestForeignAtTheLastMoment makes another program create a virtual server just after vipd has
-// checked that it does not exist. vipd must not change this virtual server or treat it as its own.
+// checked that it does not exist. vipd must not change the virtual server or treat it as its own.
 func TestForeignAtTheLastMoment(t *testing.T) {
 	k := newKernel()
 	p := start(t, k, t.TempDir())

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzLedger reads arbitrary lines, with and without checksums, as a ledger of virtual servers.
-// After the ledger is saved and read again, it must be the same.
+// FuzzLedger reads arbitrary lines, with and without checksums, as a ledger of virtual servers. A
+// saved ledger must be unchanged when it is read again.
 func FuzzLedger(f *testing.F) {
 	f.Add("+ 10.96.0.10:80/tcp 30000 0 -")
 	f.Add("+ [fd00:96::10]:80/udp 30000 1764423000000 b")
@@ -28,14 +28,14 @@ func FuzzLedger(f *testing.F) {
 			t.Fatal(err)
 		}
 		if err := l.rewrite(); err != nil {
-			t.Fatalf("saving the ledger of %q: %v", line, err)
+			t.Fatalf("saving the ledger with line %q: %v", line, err)
 		}
 		again, err := openLedger(dir, "b", "n")
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !maps.Equal(again.entries, l.entries) || again.timeouts != l.timeouts {
-			t.Errorf("saved ledger after it was read again = %v %v, want %v %v", again.entries, again.timeouts, l.entries, l.timeouts)
+			t.Errorf("ledger that was saved and read = %v %v, want %v %v", again.entries, again.timeouts, l.entries, l.timeouts)
 		}
 	})
 }

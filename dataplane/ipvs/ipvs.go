@@ -31,8 +31,8 @@ type Dataplane struct {
 	unavailable map[inet.Family]error
 	// timeouts are the configured timeouts of the kernel.
 	timeouts ipvsnl.Timeouts
-	// trackedTimeout returns a lower bound of the timeout of open TCP connections; 0 means none. If
-	// trackedTimeout is nil, vipd does not raise the timeout.
+	// trackedTimeout returns a lower bound for the timeout of open TCP connections, or 0 for none.
+	// If it is nil, vipd does not raise the timeout.
 	trackedTimeout func(context.Context) time.Duration
 	counts         *counts
 	drains         *worker.Loop
@@ -44,15 +44,15 @@ type Dataplane struct {
 	ledger *ledger
 	// servers holds the wanted virtual servers, and vipd's existing virtual servers.
 	servers map[balancer.Key]*server
-	// ranges holds the servers with a range of ports. marks gives their packets marks.
+	// ranges holds the servers with a port range. marks sets the marks of packets to them.
 	ranges map[balancer.Key]*server
 	marks  map[inet.Family]marker
 	// quiet holds the keys of servers that have draining destinations.
 	quiet map[balancer.Key]bool
 	// due is the time of the next check of the keys in quiet.
 	due time.Time
-	// ownIPv4 and foreignIPv4 are the numbers of virtual servers with IPv4 addresses of vipd and of
-	// other programs. foreignIPv4 is the number at the last check.
+	// ownIPv4 and foreignIPv4 are the numbers of vipd's and of foreign virtual servers with IPv4
+	// addresses. foreignIPv4 is updated at each check.
 	ownIPv4, foreignIPv4 int
 	// reapplied reports whether Observe has already requested that the engine apply everything.
 	reapplied bool
@@ -106,7 +106,6 @@ func (d *Dataplane) Traits() dataplane.Traits {
 	return dataplane.Traits{Needs: Needs(), Detail: d.missing(), Drains: true}
 }
 
-// missing returns a line with the missing features, or "".
 func (d *Dataplane) missing() string {
 	var parts []string
 	for _, f := range inet.Families() {
@@ -123,12 +122,12 @@ func (d *Dataplane) missing() string {
 // Digest returns a digest of everything that virtual servers depend on.
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return digest(f) }
 
-// closeTime limits the duration of Close.
+// closeTime limits how long Close may take.
 const closeTime = 20 * time.Second
 
-// Close keeps everything if keep is set. The kernel then continues, and the next process adopts its
-// state, including drains. Otherwise Close deletes all vipd's virtual servers, and their
-// connections end.
+// Close changes nothing in the kernel if keep is set. The virtual servers continue to forward, and
+// the next process adopts their state, including drains. Otherwise Close deletes all of vipd's
+// virtual servers, which ends their connections.
 func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
@@ -147,7 +146,7 @@ func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	return errors.Join(failed, d.closeMarks(keep), d.ledger.save(), d.conn.Close())
 }
 
-// serverLocked returns the state of a key, and adds it to servers if it is missing.
+// serverLocked returns the state of a key, and adds it to servers if missing.
 func (d *Dataplane) serverLocked(k balancer.Key) *server {
 	s := d.servers[k]
 	if s == nil {
@@ -160,8 +159,8 @@ func (d *Dataplane) serverLocked(k balancer.Key) *server {
 	return s
 }
 
-// changedLocked updates the state of the dataplane after a change to s. was reports whether its
-// virtual server existed before.
+// changedLocked updates the dataplane's state after a change to s. was reports whether the virtual
+// server existed before the change.
 func (d *Dataplane) changedLocked(s *server, was bool) {
 	if s.key.Addr.Is4() && was != s.exists {
 		if s.exists {
@@ -185,7 +184,6 @@ func (d *Dataplane) changedLocked(s *server, was bool) {
 	}
 }
 
-// noteDoneLocked records that the kernel has carried out op for s.
 func (d *Dataplane) noteDoneLocked(s *server, op ipvsnl.Op) {
 	was := s.exists
 	if op.Verb == ipvsnl.DeleteDestination {
@@ -198,7 +196,6 @@ func (d *Dataplane) noteDoneLocked(s *server, op ipvsnl.Op) {
 	d.changedLocked(s, was)
 }
 
-// noteGoneLocked records that the virtual server of s does not exist.
 func (d *Dataplane) noteGoneLocked(s *server) {
 	was := s.exists
 	s.noteGone()
@@ -206,14 +203,12 @@ func (d *Dataplane) noteGoneLocked(s *server) {
 	d.changedLocked(s, was)
 }
 
-// noteReadLocked records the kernel's state of the virtual server of s.
 func (d *Dataplane) noteReadLocked(s *server, virtual ipvsnl.Service, destinations []ipvsnl.Destination) {
 	was := s.exists
 	s.noteRead(virtual, destinations)
 	d.changedLocked(s, was)
 }
 
-// refreshLocked reads the virtual server of s.
 func (d *Dataplane) refreshLocked(ctx context.Context, s *server) error {
 	virtual, destinations, err := d.read(ctx, s.key)
 	switch {
@@ -230,7 +225,6 @@ func (d *Dataplane) refreshLocked(ctx context.Context, s *server) error {
 	return nil
 }
 
-// read reads a virtual server and its destinations.
 func (d *Dataplane) read(ctx context.Context, k balancer.Key) (ipvsnl.Service, []ipvsnl.Destination, error) {
 	virtual, err := d.conn.Service(ctx, k)
 	if err != nil {

@@ -56,7 +56,7 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	return d, nil
 }
 
-// ledgerHere opens the ledger of this boot and network namespace.
+// ledgerHere opens the ledger for this boot and network namespace.
 func ledgerHere(dir string) (*ledger, error) {
 	boot, namespace, err := runfile.Stamp()
 	if err != nil {
@@ -82,11 +82,11 @@ func Cleanup(ctx context.Context, runDir string, dry bool) (done []string, err e
 		}
 	}
 	if l.empty() || err != nil {
-		return done, err // returns here, because reading virtual servers would load IPVS
+		return done, err // reading virtual servers would load IPVS
 	}
 	conn, err := ipvsnl.Open(ctx, slog.New(slog.DiscardHandler))
 	switch {
-	case errors.Is(err, ipvsnl.ErrUnsupported) && !errors.Is(err, unix.EPERM): // unloading IPVS has removed the virtual servers
+	case errors.Is(err, ipvsnl.ErrUnsupported) && !errors.Is(err, unix.EPERM): // unloading IPVS has already removed the virtual servers
 		if dry {
 			return done, nil
 		}

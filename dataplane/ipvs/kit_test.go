@@ -26,21 +26,20 @@ import (
 // from lists, and lose all state as if IPVS were unloaded.
 type kernel struct {
 	*ipvsnltest.Fake
-	// lose decides what happens to an op. done reports whether the op is performed, and answered
-	// whether its answer arrives. If lose is nil, both are true for every op.
+	// lose decides what happens to an op: done reports whether the op is performed, and answered
+	// whether its answer arrives. If lose is nil, every op is performed and answered.
 	lose func(ipvsnl.Op) (done, answered bool)
 	// before is called before each op that is performed.
 	before func(ipvsnl.Op)
 	// trash holds the counts of deleted destinations. If a destination is added again, it continues
 	// these counts. If trash is nil, its counts start at 0.
-	trash map[counters.BackendKey]ipvsnl.Stats
-	// omitted holds the virtual servers that Table omits.
+	trash   map[counters.BackendKey]ipvsnl.Stats
 	omitted map[balancer.Key]bool
 	// skip reports whether lists omit a virtual server. If skip is nil, lists are complete.
 	skip func(balancer.Key) bool
-	// tables is the number of calls of Table.
+	// tables is the number of calls to Table.
 	tables atomic.Int32
-	// unloaded reports whether IPVS was unloaded, which has deleted its state. Listing the virtual
+	// unloaded reports whether IPVS was unloaded, which deletes its state. Listing the virtual
 	// servers loads IPVS again.
 	unloaded bool
 	// marks holds, for each family, the firewall marks for packets to port ranges.
@@ -51,8 +50,7 @@ func newKernel() *kernel {
 	return &kernel{Fake: ipvsnltest.NewFake(), marks: map[inet.Family]*fakeMarks{inet.IPv4: {}, inet.IPv6: {}}}
 }
 
-// fakeMarks is a [marker] that keeps its marks in memory. The marks survive the end of the process
-// that has set them.
+// fakeMarks is a [marker] that keeps its marks in memory. They outlive the process that set them.
 type fakeMarks struct {
 	marks map[balancer.Key]uint32
 	// known reports whether this process has set the marks. lost reports whether another program
@@ -148,8 +146,8 @@ func (k *kernel) Services4(ctx context.Context) (int, error) {
 }
 
 // Services lists the virtual servers. As in the kernel, each has the sums of its destinations'
-// counts. It omits the virtual servers for which skip returns true. The kernel may omit virtual
-// servers in the same way while others are added or removed.
+// counts. It omits the virtual servers for which skip returns true, like the kernel, whose list may
+// be incomplete while virtual servers are added or removed.
 func (k *kernel) Services(ctx context.Context) ([]ipvsnl.ServiceState, error) {
 	k.unloaded = false
 	all, err := k.Fake.Services(ctx)
@@ -190,7 +188,7 @@ func carried() *dnat.Carried {
 	return dnat.NewCarried(dnat.NewFlows(tracked{}, slog.New(slog.DiscardHandler)), func() (dnat.Conn, error) { return tracked{}, nil })
 }
 
-// process is a vipd process with a dataplane. Its kernel outlives it.
+// process is a vipd process with a dataplane. The kernel outlives it.
 type process struct {
 	testing.TB
 	k   *kernel
@@ -215,8 +213,7 @@ func start(t testing.TB, k *kernel, dir string) *process {
 	return &process{t, k, dir, d}
 }
 
-// restart ends the process with a stop or, if crash is true, with a crash. Then it starts the next
-// process.
+// restart stops the process, or simulates a crash if crash is true, and starts the next process.
 func (p *process) restart(crash bool) {
 	p.Helper()
 	if !crash {
@@ -264,7 +261,6 @@ func changes(frontends ...*balancer.Frontend) []dataplane.Change {
 	return batch
 }
 
-// sent calls f, and returns the ops that were sent to the kernel during the call.
 func (p *process) sent(f func()) []ipvsnl.Op {
 	n := len(p.k.Ops())
 	f()
@@ -309,7 +305,7 @@ func (k *kernel) text(t testing.TB, of func(balancer.Key) bool) string {
 
 func every(balancer.Key) bool { return true }
 
-// key returns key number n. The keys include all protocols and both families.
+// key returns the n-th key. The keys include all protocols and both address families.
 func key(n int) balancer.Key {
 	k := balancer.Key{
 		Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(n / 6)}), Port: 80,
@@ -321,7 +317,6 @@ func key(n int) balancer.Key {
 	return k
 }
 
-// address returns the address of endpoint number i in the family of k.
 func address(k balancer.Key, i int) netip.AddrPort {
 	if k.Addr.Is4() {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}), 8080)
@@ -329,7 +324,7 @@ func address(k balancer.Key, i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16([16]byte{0: 0xfd, 1: 2, 14: byte(i >> 8), 15: byte(i)}), 8080)
 }
 
-// web returns a frontend with the key k whose active backends are the endpoints with these numbers.
+// web returns a frontend with the key k, whose active backends are the numbered endpoints.
 func web(k balancer.Key, numbers ...int) *balancer.Frontend {
 	f := &balancer.Frontend{
 		Key: k, Service: "web", Port: "http", Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward, DrainTimeout: time.Minute},
@@ -343,7 +338,7 @@ func web(k balancer.Key, numbers ...int) *balancer.Frontend {
 	return f
 }
 
-// with returns a copy of f in which change has changed backend number i.
+// with returns a copy of f in which change has changed backend i.
 func with(f *balancer.Frontend, i int, change func(*balancer.Backend)) *balancer.Frontend {
 	g := *f
 	g.Backends = slices.Clone(f.Backends)
@@ -351,8 +346,8 @@ func with(f *balancer.Frontend, i int, change func(*balancer.Backend)) *balancer
 	return &g
 }
 
-// drained returns a copy of f in which backend number i gets no new connections. state is the
-// reason, and the backend's connections may last until the given time.
+// drained returns a copy of f in which backend i gets no new connections because of state, and its
+// connections may last until a deadline.
 func drained(f *balancer.Frontend, i int, state balancer.BackendState, until time.Time) *balancer.Frontend {
 	return with(f, i, func(b *balancer.Backend) { b.State, b.Weight, b.Until = state, 0, until })
 }

@@ -19,8 +19,8 @@ import (
 	"vipd/test/wait"
 )
 
-// history is a random sequence of events: changes in batches, lost answers, crashes, changes by
-// other programs, new and ended connections, and the passage of time.
+// history is a random sequence of events: batches of changes, lost answers, crashes, changes by
+// other programs, new and closed connections, and the passage of time.
 type history struct {
 	*testing.T
 	*rand.Rand
@@ -49,7 +49,7 @@ func historyKey(n int) balancer.Key {
 
 // TestHistories runs random histories with lost answers, crashes and changes by other programs.
 // Each history must end in the same state as a single Apply of the wanted frontends. No connection
-// may be cut before its time.
+// may be cut before its deadline.
 func TestHistories(t *testing.T) {
 	for seed := range wait.Soak(10, 40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// lose makes some requests and some answers get lost.
+// lose makes random requests and answers get lost.
 func (h *history) lose(ipvsnl.Op) (done, answered bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -95,8 +95,8 @@ func (h *history) lose(ipvsnl.Op) (done, answered bool) {
 	return h.luck.IntN(2) == 0, false
 }
 
-// mayCut checks an op before it is performed. The test fails if the op cuts connections to a
-// backend that may still have connections.
+// mayCut fails the test if an op would cut connections to a backend that may still have
+// connections.
 func (h *history) mayCut(kernel *kernel, op ipvsnl.Op) {
 	k := op.Service.Key
 	if k.Proto == balancer.UDP || op.Verb != ipvsnl.DeleteService && op.Verb != ipvsnl.DeleteDestination {
@@ -113,7 +113,7 @@ func (h *history) mayCut(kernel *kernel, op ipvsnl.Op) {
 			continue
 		}
 		if b := backendOf(h.want[k], s.Addr); b != nil && !b.Expired(time.Now()) {
-			h.Errorf("op %s cuts connections to %s, which may last because its state is %s until %v", op, s.Addr, b.State, b.Until)
+			h.Errorf("op %s cuts connections to %s, whose state is %s until %v", op, s.Addr, b.State, b.Until)
 		}
 	}
 }
@@ -182,12 +182,12 @@ func (h *history) apply(batch []dataplane.Change) {
 	}
 	for k, err := range each {
 		if h.ours(k) && !errors.Is(err, ipvsnl.ErrNoAnswer) {
-			h.Errorf("error of Apply for %s = %v, want nil", k, err)
+			h.Errorf("Apply: error for %s = %v, want nil", k, err)
 		}
 	}
 }
 
-// all returns changes that apply all wanted frontends, and remove all others.
+// all returns changes that apply all wanted frontends and remove all other frontends.
 func (h *history) all() []dataplane.Change {
 	var batch []dataplane.Change
 	for n := range historyKeys {
@@ -217,7 +217,7 @@ func (h *history) next(k balancer.Key) *balancer.Frontend {
 			}
 		case 1, 2:
 			b.MaxConnections = h.IntN(3)
-		case 3, 4: // the backend is missing, so it was removed if it existed
+		case 3, 4: // the backend is missing: if it existed, it was removed
 			if k.Proto == balancer.UDP || old == nil || old.State == balancer.Removed && old.Expired(time.Now()) {
 				continue
 			}
@@ -257,7 +257,7 @@ func (h *history) foreign() {
 		delete(h.others, k)
 		return
 	}
-	h.p.observe() // otherwise the ledger might still name objects of vipd that were deleted there
+	h.p.observe() // otherwise the ledger might still name vipd's objects that were deleted there
 	add := []ipvsnl.Op{
 		{Verb: ipvsnl.AddService, Service: s},
 		{Verb: ipvsnl.AddDestination, Service: s, Destination: ipvsnl.Destination{Addr: address(k, h.IntN(historyEndpoints)), Forward: balancer.NATForward, Weight: 1}},
@@ -269,7 +269,7 @@ func (h *history) foreign() {
 	h.others[k] = h.p.k.text(h, func(l balancer.Key) bool { return l == k })
 }
 
-// traffic randomly adds connections to destinations, and removes connections.
+// traffic adds connections to destinations and removes connections at random.
 func (h *history) traffic() {
 	for range 10 {
 		k := historyKey(h.IntN(historyKeys))
@@ -299,7 +299,7 @@ func (h *history) endDisturbances() {
 	h.apply(h.all())
 	h.check()
 	if ops := h.p.sent(func() { h.apply(h.wanted()) }); len(ops) > 0 {
-		h.Errorf("messages sent by Apply without changes = %v, want none", ops)
+		h.Errorf("Apply without changes sent messages %v, want none", ops)
 	}
 	seen := h.p.observe()
 	for k, f := range h.want {
@@ -309,7 +309,7 @@ func (h *history) endDisturbances() {
 		delete(seen.Digests, k)
 	}
 	if len(seen.Digests) > 0 {
-		h.Errorf("digests of unwanted frontends from Observe = %v, want none", seen.Digests)
+		h.Errorf("Observe: digests of unwanted frontends = %v, want none", seen.Digests)
 	}
 	for range 2 * historyKeys {
 		if reason, err := h.p.Intact(context.Background()); reason != "" || err != nil {
@@ -318,7 +318,7 @@ func (h *history) endDisturbances() {
 	}
 	h.p.restart(h.IntN(2) == 0)
 	if ops := h.p.sent(func() { h.p.observe(); h.apply(h.wanted()) }); len(ops) > 0 {
-		h.Errorf("messages sent by the next process = %v, want none", ops)
+		h.Errorf("next process sent messages %v, want none", ops)
 	}
 	for k := range h.others {
 		h.p.k.Fake.Do(context.Background(), []ipvsnl.Op{{Verb: ipvsnl.DeleteService, Service: ipvsnl.Service{Key: k}}})
@@ -336,7 +336,6 @@ func (h *history) wanted() []dataplane.Change {
 	return slices.DeleteFunc(h.all(), func(c dataplane.Change) bool { return c.New == nil || !h.ours(c.Key) })
 }
 
-// check compares the kernel's state with the wanted state.
 func (h *history) check() {
 	h.Helper()
 	for n := range historyKeys {
@@ -392,7 +391,7 @@ func (h *history) checkKey(k balancer.Key, f *balancer.Frontend) {
 	}
 	for _, b := range f.Backends {
 		if (b.State == balancer.Active) != active[b.Addr.String()] {
-			h.Errorf("%s: destination of backend %+v has a weight above 0 = %v, want true only if the backend is active", k, b, active[b.Addr.String()])
+			h.Errorf("%s, backend %+v: destination with a weight above 0 exists = %v, want true only for an active backend", k, b, active[b.Addr.String()])
 		}
 	}
 	want := render(f)

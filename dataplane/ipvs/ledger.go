@@ -22,12 +22,13 @@ import (
 // ledgerFile is the name of the ledger in run_dir.
 const ledgerFile = "ipvs.ledger"
 
-// ledger records the virtual servers that vipd made, because the kernel can't store a mark on them.
-// It is written before each creation, so it may name more than exists, but never less.
+// ledger records which virtual servers vipd created, because the kernel can't store their owner. It
+// is written before each creation, so it may name virtual servers that do not exist, but never
+// omits an existing one.
 //
 // The file is a log. A change appends a short line, regardless of the number of virtual servers.
-// After a header, each line describes the state of a virtual server, or starts with a minus if the
-// virtual server is no longer ours. Each line ends with a checksum. Invalid lines are ignored, for
+// After a header, each line describes a virtual server, or starts with a minus if the virtual
+// server is no longer vipd's. Each line ends with a checksum. Invalid lines are ignored, for
 // example an incomplete last line after the disk became full. When most lines are obsolete, the
 // file is rewritten.
 type ledger struct {
@@ -38,26 +39,25 @@ type ledger struct {
 	timeouts [3]timeoutChange
 	pending  bytes.Buffer // lines that are not in the file yet
 	lines    int          // number of lines in the file
-	fresh    bool         // the file is missing or can't be appended to: it must be written completely
+	fresh    bool         // the file is missing or can't be appended to, so it must be written completely
 }
 
-// record is the ledger's entry of a virtual server.
+// record is the ledger's entry for a virtual server.
 type record struct {
-	// drain is the maximum lifetime of connections after the virtual server is no longer wanted.
+	// drain is how long connections may continue after the virtual server is no longer wanted.
 	drain time.Duration
-	// until is the time until which connections may live. It is zero while the virtual server is
-	// wanted.
+	// until is the deadline of connections, or zero while the virtual server is wanted.
 	until time.Time
 	// bounded reports whether some destination has thresholds, which the kernel's table does not
 	// show.
 	bounded bool
 }
 
-// maxObsoleteLines is the maximum number of obsolete lines for which the file is never rewritten.
+// maxObsoleteLines is the number of obsolete lines up to which the file is never rewritten.
 const maxObsoleteLines = 1000
 
-// openLedger reads the ledger of a folder. A ledger of another boot or network namespace is treated
-// as empty. The ledger is usable even if its file can't be read.
+// openLedger reads the ledger in a directory. A ledger from another boot or network namespace is
+// treated as empty. The ledger is usable even if its file can't be read.
 func openLedger(dir, boot, namespace string) (*ledger, error) {
 	l := &ledger{
 		path: filepath.Join(dir, ledgerFile), header: strings.Join([]string{"vipd-ipvs-1", boot, namespace}, " "),
@@ -74,7 +74,7 @@ func openLedger(dir, boot, namespace string) (*ledger, error) {
 	if text, ok := withoutChecksum(header); !ok || text != l.header {
 		return l, nil
 	}
-	l.fresh = !bytes.HasSuffix(text, []byte("\n")) // nothing may be appended to an incomplete line
+	l.fresh = !bytes.HasSuffix(text, []byte("\n")) // no line may be appended to an incomplete line
 	for line := range strings.Lines(rest) {
 		l.lines++
 		l.read(strings.TrimSuffix(line, "\n"))
@@ -82,7 +82,6 @@ func openLedger(dir, boot, namespace string) (*ledger, error) {
 	return l, nil
 }
 
-// withChecksum returns a line with its checksum.
 func withChecksum(text string) string {
 	return fmt.Sprintf("%s %08x\n", text, crc32.ChecksumIEEE([]byte(text)))
 }
@@ -137,13 +136,13 @@ func (r record) line(k balancer.Key) string {
 	return withChecksum(fmt.Sprintf("+ %s %d %d %s", k, r.drain.Milliseconds(), until, bounded))
 }
 
-// owns reports whether vipd made the virtual server.
+// owns reports whether vipd created the virtual server.
 func (l *ledger) owns(k balancer.Key) bool {
 	_, ok := l.entries[k]
 	return ok
 }
 
-// set records a virtual server that vipd made, or is about to make.
+// set records a virtual server that vipd created or is about to create.
 func (l *ledger) set(k balancer.Key, r record) {
 	line := r.line(k)
 	if old, ok := l.entries[k]; ok && old.line(k) == line {
@@ -161,7 +160,7 @@ func (l *ledger) drop(k balancer.Key) {
 	}
 }
 
-// setTimeouts records the timeouts that vipd changes, or has changed.
+// setTimeouts records the timeouts that vipd has changed or is about to change.
 func (l *ledger) setTimeouts(all [3]timeoutChange) {
 	if all != l.timeouts {
 		l.timeouts = all
@@ -217,7 +216,7 @@ func (l *ledger) save() error {
 		write = l.rewrite
 	}
 	if err := write(); err != nil {
-		l.fresh = true // the file may have an incomplete line
+		l.fresh = true // the file may end with an incomplete line
 		return fmt.Errorf("writing the ledger of virtual servers: %w", err)
 	}
 	l.pending.Reset()
@@ -227,7 +226,7 @@ func (l *ledger) save() error {
 // renew saves the changes, and rewrites the file if another program has removed it.
 func (l *ledger) renew() error {
 	if _, err := os.Stat(l.path); errors.Is(err, fs.ErrNotExist) && !l.empty() {
-		l.pending.WriteString(l.timeoutsLine()) // something must be pending, so that save notices the missing file and writes everything
+		l.pending.WriteString(l.timeoutsLine()) // something must be pending, so save notices the missing file and writes everything
 	}
 	return l.save()
 }
@@ -245,8 +244,8 @@ func (l *ledger) append() error {
 	return errors.Join(err, f.Close())
 }
 
-// rewrite atomically replaces the file with a file that contains the current entries. It removes
-// the file of an empty ledger.
+// rewrite atomically replaces the file with a file that contains the current entries. If the ledger
+// is empty, it removes the file.
 func (l *ledger) rewrite() error {
 	if l.empty() {
 		if err := atomicfile.Remove(l.path); err != nil {

@@ -24,8 +24,8 @@ func reopen(t *testing.T, dir string) *ledger {
 	return l
 }
 
-// TestLedgerHistories changes and saves a ledger at random. A ledger that is read from the file
-// must equal the ledger in memory, and the file must stay small.
+// TestLedgerHistories changes and saves a ledger at random. Reading the file must result in the
+// same ledger, and the file must stay small.
 func TestLedgerHistories(t *testing.T) {
 	for seed := range uint64(wait.Soak(3, 10)) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -55,7 +55,7 @@ func TestLedgerHistories(t *testing.T) {
 				t.Fatal(err)
 			}
 			switch r.IntN(50) {
-			case 0: // an incomplete line, as a full disk can cause
+			case 0: // an incomplete line, as left by a full disk
 				text, err := os.ReadFile(l.path)
 				if err == nil && len(text) > 0 {
 					err = os.WriteFile(l.path, append(text, "+ 10.96.9.9:80/tcp 0 0"...), 0o644)
@@ -67,7 +67,7 @@ func TestLedgerHistories(t *testing.T) {
 				if err := os.RemoveAll(dir); err != nil {
 					t.Fatal(err)
 				}
-				if r.IntN(2) == 0 { // sometimes there is also a pending entry when renew finds that the file is missing
+				if r.IntN(2) == 0 { // sometimes an entry is also pending when renew finds that the file is missing
 					l.set(key(0), record{drain: time.Minute, until: time.UnixMilli(1)})
 					want[key(0)] = l.entries[key(0)]
 				}
@@ -117,13 +117,13 @@ func TestLedgerPassesOverWhatIsNoLine(t *testing.T) {
 		}
 		l = reopen(t, dir)
 		if n := 2 + strings.Count(junk, "\n"); len(l.entries) != n || !l.owns(key(0)) || !l.owns(key(2)) {
-			t.Errorf("entries in a ledger that contains %.40q = %v, want %d", junk, l.entries, n)
+			t.Errorf("ledger with text %.40q: entries = %v, want %d", junk, l.entries, n)
 		}
 	}
 }
 
-// TestLedgerOfAnother reads ledgers that belong to another boot or network namespace, or have
-// another format. They must be treated as empty.
+// TestLedgerOfAnother reads ledgers from another boot or network namespace, or with another format.
+// They must be treated as empty.
 func TestLedgerOfAnother(t *testing.T) {
 	dir := t.TempDir()
 	l := reopen(t, dir)
@@ -151,7 +151,7 @@ func TestLedgerOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l, _ := openLedger(dir, "other", "namespace"); len(l.entries) != 1 {
-		t.Errorf("ledger that was written over another format = %v, want one entry", l.entries)
+		t.Errorf("ledger that replaced another format = %v, want one entry", l.entries)
 	}
 }
 
@@ -176,12 +176,12 @@ func TestLedgerOneChangeIsOneLine(t *testing.T) {
 	}
 	after, err := os.Stat(l.path)
 	if err != nil || after.Size()-before.Size() > 100 || !os.SameFile(before, after) {
-		t.Errorf("file size after a change = %d, before the change = %d, error = %v; want the same file with a few more bytes", after.Size(), before.Size(), err)
+		t.Errorf("file size after a change = %d, previously %d, error = %v; want the same file with a few more bytes", after.Size(), before.Size(), err)
 	}
 }
 
 // TestTimeouts sets the kernel's timeouts and restores them. If another program has changed a
-// timeout, vipd must keep that value.
+// timeout, vipd must not restore it.
 func TestTimeouts(t *testing.T) {
 	ctx := context.Background()
 	k, dir := newKernel(), t.TempDir()
@@ -215,8 +215,7 @@ func TestTimeouts(t *testing.T) {
 }
 
 // TestTrackedTimeout raises the kernel's IPVS timeout to conntrack's timeout. It must never be
-// lower than before vipd was started. While other programs have virtual servers, it must be
-// restored.
+// lower than before vipd started, and must be restored while foreign virtual servers exist.
 func TestTrackedTimeout(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	var tracked time.Duration
@@ -225,7 +224,7 @@ func TestTrackedTimeout(t *testing.T) {
 		t.Helper()
 		p.observe()
 		if got, _ := p.k.Timeouts(t.Context()); got.TCP != want {
-			t.Errorf("timeout while conntrack's timeout is %s = %s, want %s", tracked, got.TCP, want)
+			t.Errorf("conntrack timeout %s: IPVS timeout = %s, want %s", tracked, got.TCP, want)
 		}
 	}
 	const kernels, longest = 15 * time.Minute, 1 << 60

@@ -16,8 +16,8 @@ import (
 )
 
 // Observe reads all virtual servers, and adopts vipd's virtual servers. A frontend is unchanged if
-// applying it again would send nothing. Draining destinations of a removed frontend are not
-// reported while they are correct, because they are removed automatically.
+// applying it again would send nothing. A removed frontend's draining destinations are not reported
+// while they are correct, because they are removed automatically.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
 	d.carried.Again()
 	d.mu.Lock()
@@ -98,8 +98,8 @@ func (d *Dataplane) readLocked(ctx context.Context) error {
 	return d.ledger.renew()
 }
 
-// listed returns the existing virtual servers of keys. While virtual servers are removed, the
-// kernel (6.1) silently omits others from its list, so listed reads the missing virtual servers
+// listed returns the existing virtual servers with these keys. While virtual servers are being
+// removed, the kernel (6.1) silently omits others from its list, so listed reads the missing ones
 // individually.
 func listed(ctx context.Context, conn ipvsnl.Conn, keys iter.Seq[balancer.Key]) (map[balancer.Key]ipvsnl.ServiceState, error) {
 	services, err := conn.Services(ctx)
@@ -158,24 +158,23 @@ func (d *Dataplane) resumeLocked(s *server) {
 	d.quiet[s.key] = true
 }
 
-// comparison schedules the comparisons of all virtual servers.
+// comparison schedules comparisons of all virtual servers with the kernel.
 type comparison struct {
 	// next is the earliest time of the next comparison. soon replaces it while foreign virtual
 	// servers change.
 	next, soon time.Time
 }
 
-// lookShare limits the time that comparisons use to 1/lookShare of the total time. While foreign
-// virtual servers change, the limit is 1/countShare, and the pause between comparisons is at most
-// countPause.
+// lookShare limits comparisons to 1/lookShare of the total time. While foreign virtual servers
+// change, the limit is 1/countShare, and the pause between comparisons is at most countPause.
 const (
 	lookShare, countShare = 200, 100
 	countPause            = time.Second
 )
 
-// Intact checks the number of virtual servers, and reads a virtual server with an IPv6 address. The
-// cost of both does not depend on the number of virtual servers. From time to time, or every second
-// if there are few virtual servers, it compares all of them.
+// Intact checks the number of virtual servers, and reads one virtual server with an IPv6 address.
+// The cost of both checks is constant. At intervals (every second if there are few virtual
+// servers), it compares all of them.
 func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -212,8 +211,8 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	return reason, err
 }
 
-// missingIPv6Locked reads a random virtual server of vipd with an IPv6 address, and reports whether
-// it is missing. The kernel's count only includes virtual servers with IPv4 addresses.
+// missingIPv6Locked reports whether one of vipd's virtual servers with IPv6 addresses, chosen at
+// random, is missing. The kernel's count includes only virtual servers with IPv4 addresses.
 func (d *Dataplane) missingIPv6Locked(ctx context.Context) (bool, error) {
 	if len(d.servers) == d.ownIPv4 {
 		return false, nil
@@ -231,8 +230,8 @@ func (d *Dataplane) missingIPv6Locked(ctx context.Context) (bool, error) {
 }
 
 // compareLocked compares all virtual servers with their last known states, and describes a
-// difference. It individually reads virtual servers that differ in a list or are missing there. It
-// also reads virtual servers with thresholds, which no list shows.
+// difference. It individually reads virtual servers that differ in the kernel's list or are missing
+// from it, and those with thresholds, which no list shows.
 func (d *Dataplane) compareLocked(ctx context.Context) (string, error) {
 	services, err := d.conn.Services(ctx)
 	if err != nil {
@@ -257,8 +256,8 @@ func (d *Dataplane) compareLocked(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// wrongLocked reads a virtual server, and describes how it differs from its last known state. It
-// returns "" if it does not differ.
+// wrongLocked reads a virtual server, and describes how it differs from its last known state, or
+// returns "".
 func (d *Dataplane) wrongLocked(ctx context.Context, s *server) (string, error) {
 	virtual, destinations, err := d.read(ctx, s.key)
 	if errors.Is(err, ipvsnl.ErrNoService) {

@@ -12,7 +12,7 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// RenderMarks returns the marks of packets to ranges of ports in the syntax of nft, or "".
+// RenderMarks returns the marks of packets to port ranges in nft's syntax, or "".
 func RenderMarks(frontends []*balancer.Frontend) string {
 	var all []*server
 	for _, f := range frontends {
@@ -38,7 +38,6 @@ func Render(frontends []*balancer.Frontend) string {
 	return b.String()
 }
 
-// fresh returns the messages that create a virtual server.
 func (s *server) fresh() []ipvsnl.Op {
 	p := s.plan(time.Time{})
 	return append(p.create, p.change...)

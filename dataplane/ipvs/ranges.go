@@ -19,8 +19,8 @@ import (
 const marksTable = "vipd-ipvs-ranges"
 
 // These are the priorities of the chains that set and clear marks. Setting a mark immediately
-// precedes IPVS (98 in input, -98 in output), and clearing it precedes everything else, so rules of
-// other programs never see the marks.
+// precedes IPVS (98 in input, -98 in output), and clearing it precedes everything else, so other
+// programs' rules never see the marks.
 const (
 	inputMarkPriority  = 97
 	outputMarkPriority = -99
@@ -30,8 +30,8 @@ const (
 // clearMarks is the name of the chain for packets that IPVS sends to endpoints.
 const clearMarks = "forwarded"
 
-// rangeMarks describes a table that gives packets to ranges of ports the marks of their virtual
-// servers. IPVS compares whole marks, so the marks replace marks of other programs.
+// rangeMarks describes a table that gives packets to port ranges the marks of their virtual
+// servers. IPVS compares whole marks, so vipd's marks replace other programs' marks.
 func rangeMarks() portmap.Kind {
 	chain := func(name string, at nft.Point, priority int32) nft.Chain {
 		return nft.Chain{Name: name, Hook: &nft.Hook{Type: nft.Filter, Point: at, Priority: priority}}
@@ -40,7 +40,7 @@ func rangeMarks() portmap.Kind {
 		Name: marksTable, Data: nft.Mark,
 		Chains: []nft.Chain{chain("input", nft.Input, inputMarkPriority), chain("output", nft.Output, outputMarkPriority), chain(clearMarks, nft.Output, clearMarkPriority)},
 		Rules: func(chain string, mark nft.Lookup) []nft.Rule {
-			if chain != clearMarks { // an answer to a program of this host may arrive at a port of a range
+			if chain != clearMarks { // an answer to a program on this host may arrive at a port of a range
 				return []nft.Rule{{Do: []nft.Stmt{nft.FromClient{}, nft.SetField{Field: nft.Mark, To: mark}}}}
 			}
 			mark.Key = nft.Concat{nft.CtDaddr, nft.L4proto, nft.CtDport}
@@ -49,7 +49,7 @@ func rangeMarks() portmap.Kind {
 	}
 }
 
-// marker sets the marks of packets to ranges of ports in a family.
+// marker sets the marks of packets to port ranges in an address family.
 type marker interface {
 	// Set replaces the marks.
 	Set(ctx context.Context, marks map[balancer.Key]uint32) error
@@ -63,9 +63,9 @@ type marker interface {
 	Leave()
 }
 
-// markRangesLocked makes the packets to open ports of ranges reach their virtual servers. After a
-// start, it waits until all wanted frontends of a family are known, because their marks are in
-// place.
+// markRangesLocked marks the packets to open ports of ranges, so they reach their virtual servers.
+// After a start, it changes a family's marks only when all wanted frontends of the family are
+// known, because an earlier process's marks are still in place.
 func (d *Dataplane) markRangesLocked(ctx context.Context) error {
 	unknown := map[inet.Family]bool{}
 	for k, s := range d.ranges {
@@ -87,7 +87,7 @@ func (d *Dataplane) markRangesLocked(ctx context.Context) error {
 }
 
 // openMarks returns the marks of the ports that servers serve. While narrower frontends are added
-// or removed, open parts of several ranges may contain a port, and the narrowest range gets it.
+// or removed, several ranges may have the same port open. Then the narrowest range gets the port.
 func openMarks(servers func(func(*server) bool)) map[balancer.Key]uint32 {
 	byWidth := func(s, t *server) int {
 		return cmp.Or(cmp.Compare(s.key.Port.Len(), t.key.Port.Len()), s.key.Compare(t.key))
@@ -113,7 +113,7 @@ func openMarks(servers func(func(*server) bool)) map[balancer.Key]uint32 {
 }
 
 // observeMarksLocked describes a difference between the kernel's marks and the wanted marks, or
-// returns "". It removes marks that an earlier process has left and no virtual server needs.
+// returns "". It removes an earlier process's marks that no virtual server needs.
 func (d *Dataplane) observeMarksLocked(ctx context.Context) (damage string, err error) {
 	for _, m := range d.marks {
 		found, failed := m.Observe()
@@ -125,10 +125,10 @@ func (d *Dataplane) observeMarksLocked(ctx context.Context) (damage string, err 
 	return "", errors.Join(err, d.markRangesLocked(ctx))
 }
 
-// Mark returns the firewall mark of the virtual server of a range of ports.
+// Mark returns the firewall mark of the virtual server for a port range.
 func Mark(k balancer.Key) uint32 { return ipvsnl.Mark(k) }
 
-// intactMarks is like observeMarksLocked, but cheap.
+// intactMarks is a cheap variant of observeMarksLocked.
 func (d *Dataplane) intactMarks() (damage string, err error) {
 	for _, m := range d.marks {
 		found, failed := m.Intact()
@@ -137,7 +137,6 @@ func (d *Dataplane) intactMarks() (damage string, err error) {
 	return damage, err
 }
 
-// closeMarks removes the marks, unless keep is set.
 func (d *Dataplane) closeMarks(keep bool) (err error) {
 	for _, m := range d.marks {
 		if !keep {
@@ -157,7 +156,7 @@ type place struct {
 func placeOf(k balancer.Key) place { return place{k.Addr, k.Proto} }
 
 // index finds the virtual servers of connections. single holds the keys with one port. ranges holds
-// the ranges of each place, the narrowest first.
+// the port ranges of each place, the narrowest first.
 type index struct {
 	single map[balancer.Key]bool
 	ranges map[place][]balancer.Key
@@ -181,7 +180,6 @@ func (d *Dataplane) indexLocked(condition func(*server) bool) index {
 	return x
 }
 
-// find returns the key of the virtual server of connections to an address and port.
 func (x *index) find(at balancer.Key) (k balancer.Key, ok bool) {
 	if x.single[at] {
 		return at, true
@@ -194,8 +192,8 @@ func (x *index) find(at balancer.Key) (k balancer.Key, ok bool) {
 	return all[i], true
 }
 
-// destinationOf returns the address of the destination of a virtual server whose connections have
-// this endpoint.
+// destinationOf returns the address of the virtual server's destination that serves connections
+// with this endpoint.
 func destinationOf(k balancer.Key, endpoint netip.AddrPort) netip.AddrPort {
 	if k.Port.IsRange() {
 		return netip.AddrPortFrom(endpoint.Addr(), k.Port.First())

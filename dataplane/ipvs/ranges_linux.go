@@ -8,8 +8,8 @@ import (
 	"vipd/dataplane/internal/portmap"
 )
 
-// openMarkers returns the markers of both families, which keep the marks of an earlier process. It
-// returns an error if a trial shows that the kernel does not support them.
+// openMarkers returns the markers of both families. They preserve an earlier process's marks.
+// openMarkers returns an error if a trial shows that the kernel does not support marks.
 func openMarkers() (all map[inet.Family]marker, err error) {
 	all = map[inet.Family]marker{}
 	defer func() {

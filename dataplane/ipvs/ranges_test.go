@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// rangeAt returns a key with a range of ports, and a frontend there whose open parts are given.
+// rangeAt returns a frontend with a port range, of which only the parts in open are open.
 func rangeAt(ports balancer.PortRange, open ...balancer.PortRange) *balancer.Frontend {
 	k := key(0)
 	k.Port = ports
@@ -57,13 +57,13 @@ func TestOpenMarks(t *testing.T) {
 func TestDigestCoversOpenPorts(t *testing.T) {
 	ports := balancer.NewPortRange(8080, 8089)
 	if digest(rangeAt(ports, ports)) == digest(rangeAt(ports, 8080)) {
-		t.Error("digests of different open ports are equal, want different ones")
+		t.Error("digests for different open ports are equal, want them to differ")
 	}
 }
 
-// TestMarksFollowProcess restarts vipd, and damages the marks. A new process must keep the marks
-// until it knows all frontends, and damage must be reported and repaired. A failure must make the
-// frontend fail.
+// TestMarksFollowProcess restarts vipd, and damages the marks. A new process must not change the
+// marks until it knows all frontends. Damage must be reported and repaired, and if marks can't be
+// set, the frontend must fail.
 func TestMarksFollowProcess(t *testing.T) {
 	ctx := context.Background()
 	f, g := rangeAt(balancer.NewPortRange(8080, 8089), balancer.NewPortRange(8080, 8089)), rangeAt(balancer.NewPortRange(8080, 8099))
@@ -78,22 +78,22 @@ func TestMarksFollowProcess(t *testing.T) {
 	p.observe()
 	p.apply(f)
 	if !maps.Equal(m.marks, want) || m.known {
-		t.Errorf("marks before all frontends are known = %v, written: %v; want the earlier process's %v", m.marks, m.known, want)
+		t.Errorf("marks before all frontends are known = %v, written = %v; want the earlier process's marks %v", m.marks, m.known, want)
 	}
 	p.apply(g)
 	if !maps.Equal(m.marks, want) || !m.known {
-		t.Errorf("marks = %v, written: %v; want %v", m.marks, m.known, want)
+		t.Errorf("marks = %v, written = %v; want %v", m.marks, m.known, want)
 	}
 	m.lose()
 	if reason, err := p.Intact(ctx); reason == "" || err != nil {
-		t.Errorf("Intact with lost marks = %q, %v, want a reason", reason, err)
+		t.Errorf("lost marks: Intact = %q, %v; want a reason", reason, err)
 	}
 	if seen := p.observe(); seen.Digests[f.Key] != 0 || seen.Digests[g.Key] != 0 {
-		t.Errorf("digests with lost marks = %v, want 0", seen.Digests)
+		t.Errorf("lost marks: digests = %v, want 0", seen.Digests)
 	}
 	m.refuse = errors.New("refused")
 	if err := p.Apply(ctx, changes(f)); !errors.Is(err, m.refuse) {
-		t.Errorf("Apply = %v, want an error because of the marks", err)
+		t.Errorf("Apply = %v, want an error because marks can't be set", err)
 	}
 	m.refuse = nil
 	p.apply(f)
@@ -101,12 +101,12 @@ func TestMarksFollowProcess(t *testing.T) {
 		t.Errorf("repaired marks = %v, want %v", m.marks, want)
 	}
 	if err := p.Close(ctx, false); err != nil || len(m.marks) > 0 {
-		t.Errorf("marks after Close = %v, %v, want none", m.marks, err)
+		t.Errorf("marks after Close = %v, %v; want none", m.marks, err)
 	}
 }
 
-// TestRangeConnections lists connections to a range and to a single port inside it. Each must have
-// its service, its real port, and its endpoint.
+// TestRangeConnections lists connections to a range and to a single port inside it. Each entry must
+// have the connection's service, real port and endpoint.
 func TestRangeConnections(t *testing.T) {
 	ports := balancer.NewPortRange(8080, 8089)
 	f, single := rangeAt(ports, 8080, balancer.NewPortRange(8082, 8089)), web(key(0), 2)
@@ -125,7 +125,7 @@ func TestRangeConnections(t *testing.T) {
 		return nil
 	})
 	if err != nil || len(got) != 2 || got[0].Service != "single" || got[1].Service != "web" || got[1].Frontend.Port != 8085 || got[1].Backend.Port() != 8085 {
-		t.Errorf("connections = %+v, %v, want those of ports 8081 and 8085", got, err)
+		t.Errorf("connections = %+v, %v; want the connections to ports 8081 and 8085", got, err)
 	}
 }
 
@@ -134,7 +134,7 @@ func TestRangeConnections(t *testing.T) {
 func TestSharedMark(t *testing.T) {
 	byMark := map[uint32]balancer.Key{}
 	var first, second balancer.Key
-	for i := uint16(1); !second.Port.IsRange(); i++ { // about 80,000 keys suffice
+	for i := uint16(1); !second.Port.IsRange(); i++ { // about 80,000 keys are enough
 		for j := i + 1; j < i+400; j++ {
 			k := key(0)
 			k.Port = balancer.NewPortRange(i, j)

@@ -24,21 +24,21 @@ func TestCleanupWithoutIPVS(t *testing.T) {
 	if err := l.save(); err != nil {
 		t.Fatal(err)
 	}
-	half := filepath.Join(dir, ledgerFile+".123") // a process that is killed while it writes the ledger leaves such a file
+	half := filepath.Join(dir, ledgerFile+".123") // left by a process that was killed while it wrote the ledger
 	if err := os.WriteFile(half, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, dry := range []bool{true, false} {
 		done, err := Cleanup(t.Context(), dir, dry)
 		if len(done) != 1 || done[0] != "remove file "+half {
-			t.Errorf("steps of Cleanup with dry = %v: %q, want the removal of the incomplete file", dry, done)
+			t.Errorf("Cleanup, dry = %v: steps = %q, want the removal of the incomplete file", dry, done)
 		}
 		if _, err := os.Stat(half); dry != (err == nil) {
-			t.Errorf("after Cleanup with dry = %v: error of Stat for the incomplete file = %v, want it removed unless dry", dry, err)
+			t.Errorf("Cleanup, dry = %v: Stat of the incomplete file: error = %v, want it removed unless dry", dry, err)
 		}
 		_, missing := os.Stat(filepath.Join(dir, ledgerFile))
 		if err != nil || dry == os.IsNotExist(missing) {
-			t.Errorf("Cleanup with dry = %v: steps = %q, error = %v, error of Stat for the ledger = %v; want it removed unless dry", dry, done, err, missing)
+			t.Errorf("Cleanup, dry = %v: steps = %q, error = %v; Stat of the ledger: error = %v; want it removed unless dry", dry, done, err, missing)
 		}
 	}
 }

@@ -20,8 +20,8 @@ func render(f *balancer.Frontend) ipvsnl.Service {
 		s.Scheduler = string(balancer.WeightedRoundRobin)
 	case balancer.SourceHash, balancer.Maglev:
 		// Without this flag, a client whose hash selects a draining or full destination would be
-		// refused. The flag for the client's port is not set, so all connections of a client use
-		// the same destination.
+		// refused. The port flag is not set, so all of a client's connections use the same
+		// destination.
 		s.Flags = ipvsnl.Fallback
 	}
 	if f.AffinityTimeout > 0 {
@@ -32,12 +32,10 @@ func render(f *balancer.Frontend) ipvsnl.Service {
 	return s
 }
 
-// renderDestination returns the destination of an active backend of f, with a weight computed by
-// share.
 func renderDestination(f *balancer.Frontend, b *balancer.Backend, weight int) ipvsnl.Destination {
-	// The kernel marks a full destination as available below the lower threshold. If both are
-	// equal, it accepts a connection as soon as there is room. Without a lower threshold it waits
-	// until a quarter of the connections have ended.
+	// The kernel marks a full destination as available again below the lower threshold. If both
+	// thresholds are equal, the destination accepts a connection as soon as it has room. Without a
+	// lower threshold, it waits until a quarter of its connections have closed.
 	bound := uint32(max(b.MaxConnections, 0))
 	return ipvsnl.Destination{Addr: b.Addr, Forward: f.Forward, Weight: weight, Upper: bound, Lower: bound}
 }
@@ -77,11 +75,12 @@ func gcd(a, b int) int {
 	return a
 }
 
-// target returns the wanted state of the kernel, given its current state and the time: the virtual
-// server, which does not exist without destinations, and its destinations sorted by address.
+// target returns the wanted state of the kernel, based on its current state and the time. The
+// result is the virtual server, which does not exist without destinations, and its destinations,
+// sorted by address.
 //
-// A withdrawn frontend has no destinations. The destination of a backend without new connections
-// only stays for its connections. If it is missing, it is not created.
+// A withdrawn frontend has no destinations. A backend without new connections has a destination
+// only while existing connections need it. If its destination is missing, it is not created.
 func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
 	var all []ipvsnl.Destination
 	quiet := false
@@ -89,7 +88,7 @@ func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
 		d.Weight, quiet = 0, true
 		all = append(all, d)
 	}
-	rest := s.destinations // the destinations that are not processed yet, in the same order as the backends
+	rest := s.destinations // destinations that are not processed yet, in the backends' order
 	pass := func() {
 		if s.lingers(rest[0].Addr, now) {
 			keep(rest[0])
@@ -102,7 +101,7 @@ func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
 		}
 		return s.virtual, all
 	}
-	if s.front.Withdrawn { // a virtual server would receive connections of programs on this host
+	if s.front.Withdrawn { // a virtual server would receive connections from programs on this host
 		return s.virtual, nil
 	}
 	weigh := share(s.front)
@@ -134,11 +133,11 @@ func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
 	return v, all
 }
 
-// lingers reports whether a destination whose backend was removed may still keep its connections.
+// lingers reports whether the connections to a destination without a backend may still continue.
 func (s *server) lingers(at netip.AddrPort, now time.Time) bool { return s.old[at].After(now) }
 
-// digest implements [Dataplane.Digest]. It covers everything that target, the marks and the drains
-// derive from f, and the names of counters, but not the guard's settings.
+// digest implements [Dataplane.Digest]. It covers everything in f that affects target, the marks,
+// the drains and the names of counters, but not the guard's settings.
 func digest(f *balancer.Frontend) dataplane.Digest {
 	g := &balancer.Frontend{
 		Key: f.Key, Service: f.Service, Port: f.Port, AffinityTimeout: f.AffinityTimeout, AffinityPrefix: f.AffinityPrefix, Withdrawn: f.Withdrawn, Open: f.Open,

@@ -42,8 +42,8 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestSourceHashWeights scales weights to the size of the table of the scheduler sh. The
-// proportions must stay the same, and each endpoint must have at least one bucket.
+// TestSourceHashWeights scales weights to the table size of the scheduler sh. The proportions must
+// be preserved, and each endpoint must have at least one bucket.
 func TestSourceHashWeights(t *testing.T) {
 	for _, c := range []struct{ weights, want []int }{
 		{[]int{1, 1, 1}, []int{1, 1, 1}},
@@ -62,12 +62,12 @@ func TestSourceHashWeights(t *testing.T) {
 		sum := 0
 		for i, d := range all {
 			if d.Weight != c.want[i] {
-				t.Errorf("weights %v: weight of destination %d = %d, want %d", c.weights, i, d.Weight, c.want[i])
+				t.Errorf("weights %v: scaled weight of destination %d = %d, want %d", c.weights, i, d.Weight, c.want[i])
 			}
 			sum += d.Weight
 		}
 		if sum > sourceHashBuckets {
-			t.Errorf("sum of the scaled weights %v = %d, want a sum within the limit", c.weights, sum)
+			t.Errorf("weights %v: sum of the scaled weights = %d, want at most the table size", c.weights, sum)
 		}
 	}
 }

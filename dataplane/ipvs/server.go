@@ -17,20 +17,20 @@ type server struct {
 	// front is the wanted frontend, or nil if none is wanted. It is also nil for a virtual server
 	// that an earlier process left, until known is set.
 	front *balancer.Frontend
-	// last is the last wanted frontend, which has the names of the service and port. It is nil if
-	// no frontend was wanted yet.
+	// last is the last wanted frontend, which has the names of the service and port. It is nil
+	// until a frontend is wanted.
 	last *balancer.Frontend
 	// known reports whether this process knows which frontend is wanted. If not, an earlier process
 	// left the virtual server.
 	known bool
-	// old holds destinations for which front has no backend, with the time at which their
-	// connections must end. Such destinations belong to an earlier frontend, or to endpoints that
-	// were removed while vipd was down. UDP destinations are not in old, because their flows move
+	// old holds destinations for which front has no backend, with the deadlines of their
+	// connections. These destinations belong to an earlier frontend, or to endpoints that were
+	// removed while vipd was not running. UDP destinations are not in old, because their flows move
 	// immediately.
 	old map[netip.AddrPort]time.Time
 
-	// exists reports whether the virtual server exists and is ours. virtual and destinations are
-	// its state. destinations is sorted by address.
+	// exists reports whether the virtual server exists and is vipd's. virtual and destinations are
+	// its state; destinations is sorted by address.
 	exists       bool
 	virtual      ipvsnl.Service
 	destinations []ipvsnl.Destination
@@ -40,8 +40,8 @@ type server struct {
 	// unanswered is the virtual server whose creation the kernel did not answer, or nil. An
 	// existing virtual server may then be another program's.
 	unanswered *ipvsnl.Service
-	// quiet reports whether some destination has weight 0, and is removed when its connections have
-	// ended.
+	// quiet reports whether some destination has weight 0, and will be removed when its connections
+	// have closed.
 	quiet bool
 	// failover reports whether the kernel has the scheduler fo.
 	failover bool
@@ -54,7 +54,7 @@ func (s *server) bounded() bool {
 }
 
 // steps are the messages that change a virtual server, in the order of sending. Creation precedes
-// removal, and a new virtual server must be known as ours before destinations are added.
+// removal, and a new virtual server must be known to be vipd's before destinations are added.
 type steps struct {
 	create []ipvsnl.Op
 	change []ipvsnl.Op
@@ -63,7 +63,6 @@ type steps struct {
 
 func (p steps) none() bool { return len(p.create)+len(p.change)+len(p.remove) == 0 }
 
-// plan returns the messages for the wanted state. It does not remove draining destinations.
 func (s *server) plan(now time.Time) (p steps) {
 	virtual, want := s.target(now)
 	at := ipvsnl.Service{Key: s.key}
@@ -125,7 +124,6 @@ func rank(d ipvsnl.Destination) int {
 	return 0
 }
 
-// noteDone records that the kernel has carried out op.
 func (s *server) noteDone(op ipvsnl.Op) {
 	i, there := s.find(op.Destination.Addr)
 	switch op.Verb {
@@ -151,7 +149,6 @@ func (s *server) noteDone(op ipvsnl.Op) {
 	s.quiet = s.hasQuiet()
 }
 
-// noteGone records that the virtual server no longer exists.
 func (s *server) noteGone() {
 	s.exists = false
 	s.virtual = ipvsnl.Service{}
@@ -169,14 +166,13 @@ func (s *server) find(at netip.AddrPort) (int, bool) {
 	return slices.BinarySearchFunc(s.destinations, at, func(d ipvsnl.Destination, at netip.AddrPort) int { return d.Addr.Compare(at) })
 }
 
-// isOther reports whether an existing virtual server belongs to another program. It is needed if
-// the kernel has not confirmed that it created ours, which would have the requested settings and no
-// destinations.
+// isOther reports whether an existing virtual server belongs to another program. It is called if
+// the kernel has not confirmed that it created vipd's virtual server, which would have the
+// requested settings and no destinations.
 func (s *server) isOther(virtual ipvsnl.Service, destinations []ipvsnl.Destination) bool {
 	return s.unanswered != nil && (virtual != *s.unanswered || len(destinations) > 0)
 }
 
-// noteRead records the kernel's state of the virtual server.
 func (s *server) noteRead(virtual ipvsnl.Service, destinations []ipvsnl.Destination) {
 	slices.SortFunc(destinations, func(a, b ipvsnl.Destination) int { return a.Addr.Compare(b.Addr) })
 	s.exists = true
@@ -186,8 +182,7 @@ func (s *server) noteRead(virtual ipvsnl.Service, destinations []ipvsnl.Destinat
 	s.quiet = s.hasQuiet()
 }
 
-// matches reports whether an entry of the kernel's table equals the known state of the virtual
-// server.
+// matches reports whether an entry in the kernel's table equals the virtual server's known state.
 func (s *server) matches(e ipvsnl.TableService) bool {
 	for _, t := range e.Destinations {
 		i, known := s.find(t.Addr)
@@ -198,8 +193,8 @@ func (s *server) matches(e ipvsnl.TableService) bool {
 	return len(e.Destinations) == len(s.destinations) && e.Scheduler == s.virtual.Scheduler
 }
 
-// ended returns the deletions of destinations with weight 0 whose last connection has ended, or
-// whose time has passed. If no other destination is left, it returns only the deletion of the
+// ended returns the deletions of destinations with weight 0 whose last connection has closed, or
+// whose deadline has passed. If no other destination is left, it returns only the deletion of the
 // virtual server. When the last drain ends, it also restores the frontend's scheduler.
 func (s *server) ended(states []ipvsnl.DestinationState, now time.Time) []ipvsnl.Op {
 	at := ipvsnl.Service{Key: s.key}
@@ -235,7 +230,6 @@ func (s *server) wants(at netip.AddrPort) bool {
 	return b != nil && b.State == balancer.Active
 }
 
-// backend returns the wanted backend at an address, or nil.
 func (s *server) backend(at netip.AddrPort) *balancer.Backend { return backendOf(s.front, at) }
 
 func backendOf(f *balancer.Frontend, at netip.AddrPort) *balancer.Backend {
@@ -245,7 +239,7 @@ func backendOf(f *balancer.Frontend, at netip.AddrPort) *balancer.Backend {
 	return f.Backend(at)
 }
 
-// expired reports whether the connections to a destination must have ended by now.
+// expired reports whether the deadline of a destination's connections has passed.
 func (s *server) expired(at netip.AddrPort, now time.Time) bool {
 	if b := s.backend(at); b != nil {
 		return b.Expired(now)
@@ -254,8 +248,8 @@ func (s *server) expired(at netip.AddrPort, now time.Time) bool {
 }
 
 // want sets the wanted frontend; nil means that none is wanted. If the frontend is removed, or was
-// changed while vipd was down, the connections to destinations without a backend must end after
-// drain.
+// changed while vipd was not running, connections to destinations without a backend get the
+// deadline now plus drain.
 func (s *server) want(f *balancer.Frontend, drain time.Duration, now time.Time) {
 	leaves := f == nil && s.front != nil // the frontend is removed
 	found := !s.known                    // an earlier process left the virtual server, and backends may have been removed since
@@ -283,8 +277,8 @@ func (s *server) want(f *balancer.Frontend, drain time.Duration, now time.Time) 
 	maps.DeleteFunc(s.old, func(at netip.AddrPort, until time.Time) bool { return s.backend(at) != nil || !until.After(now) })
 }
 
-// latest returns the time by which all connections of an unwanted frontend must have ended. It is
-// zero if the frontend is wanted or has no destinations.
+// latest returns the last deadline of an unwanted frontend's connections. It is zero if the
+// frontend is wanted or has no destinations.
 func (s *server) latest() (latest time.Time) {
 	if s.front != nil {
 		return latest
@@ -297,8 +291,8 @@ func (s *server) latest() (latest time.Time) {
 	return latest
 }
 
-// next returns the first time after now at which connections to some destination must end, or zero
-// if there is none.
+// next returns the first deadline after now of some destination's connections, or zero if there is
+// none.
 func (s *server) next(now time.Time) (next time.Time) {
 	end := func(t time.Time) {
 		if t.After(now) && (next.IsZero() || t.Before(next)) {

@@ -12,9 +12,9 @@ import (
 var _ dataplane.WatchesUnanswered = (*Dataplane)(nil)
 
 // WatchUnanswered implements [dataplane.WatchesUnanswered] for connections that are forwarded by
-// NAT; replies of dr and tunnel do not pass this node. It uses conntrack, which also tracks
-// connections to virtual servers (net.ipv4.vs.conntrack), and lists connections without a reply.
-// This is much faster than reading the whole table of IPVS.
+// NAT, because replies to dr and tunnel connections bypass this node. It uses conntrack, which also
+// tracks connections to virtual servers (net.ipv4.vs.conntrack). Listing conntrack's unanswered
+// connections is much faster than reading the whole IPVS table.
 func (d *Dataplane) WatchUnanswered(ctx context.Context, refusals bool, tell func(dataplane.FailedConnect)) error {
 	u, err := conntrack.NewUnanswered(refusals, d.targetOf, func(s conntrack.Suspect) {
 		if f := d.frontendOf(s.Flow); f != nil && s.Counted {
@@ -48,7 +48,7 @@ func (d *Dataplane) frontendOf(flow *conntrack.Flow) *balancer.Frontend {
 	defer d.mu.Unlock()
 	at := flow.Frontend()
 	s := d.servers[at]
-	if s == nil { // a range of ports, the narrowest
+	if s == nil { // the narrowest port range
 		for k, t := range d.ranges {
 			if k.Covers(at) && (s == nil || k.Port.Len() < s.key.Port.Len()) {
 				s = t

@@ -8,11 +8,11 @@ import (
 )
 
 // timeoutChange holds the kernel's timeout before vipd changed it, and the value that vipd set. It
-// is zero if vipd did not change the timeout.
+// is zero if vipd has not changed the timeout.
 type timeoutChange struct{ old, set time.Duration }
 
 // setTimeoutsLocked sets the configured timeouts. It raises the timeout of open TCP connections to
-// [Dataplane.trackedTimeout], and never lowers it below the value before vipd.
+// [Dataplane.trackedTimeout], and never lowers it below its original value.
 func (d *Dataplane) setTimeoutsLocked(ctx context.Context) error {
 	want := d.timeouts
 	if d.trackedTimeout != nil {
@@ -31,8 +31,9 @@ func (d *Dataplane) setTimeoutsLocked(ctx context.Context) error {
 	return setTimeouts(ctx, d.conn, d.ledger, want)
 }
 
-// setTimeouts sets the wanted timeouts, and restores the others to their values before vipd, unless
-// another program has changed them since. It records a change in the ledger before making it.
+// setTimeouts sets the wanted timeouts, and restores the original values of all other timeouts,
+// unless another program has changed them since. It records each change in the ledger before making
+// it.
 func setTimeouts(ctx context.Context, conn ipvsnl.Conn, l *ledger, want ipvsnl.Timeouts) error {
 	if want == (ipvsnl.Timeouts{}) && l.timeouts == ([3]timeoutChange{}) {
 		return nil

@@ -16,8 +16,9 @@ import (
 const conntrackTimeout = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established"
 
 // trackedTimeout returns conntrack's timeout of open TCP connections. It returns 0 if conntrack has
-// no such timeout. It also returns 0 if the host may have foreign virtual servers, which the ledger
-// in runDir does not name, because all virtual servers share their timeouts.
+// no such timeout. It also returns 0 if the host may have foreign virtual servers, because all
+// virtual servers share their timeouts. Foreign virtual servers are those that the ledger in runDir
+// does not name.
 func trackedTimeout(ctx context.Context, runDir string) time.Duration {
 	text, err := os.ReadFile(conntrackTimeout)
 	if err != nil {
@@ -33,8 +34,8 @@ func trackedTimeout(ctx context.Context, runDir string) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// TCPTimeout returns how long the kernel remembers open TCP connections of virtual servers that
-// have no packets. It may load IPVS.
+// TCPTimeout returns how long the kernel remembers open TCP connections to virtual servers without
+// packets. It may load IPVS.
 func TCPTimeout(ctx context.Context) (time.Duration, error) {
 	conn, err := ipvsnl.Open(ctx, slog.New(slog.DiscardHandler))
 	if err != nil {

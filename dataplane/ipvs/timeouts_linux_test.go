@@ -9,8 +9,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestIPVSFollowsConntrack raises the IPVS timeout of TCP connections to conntrack's timeout. When
-// another program adds a virtual server, and after Cleanup, the timeout must have its old value.
+// TestIPVSFollowsConntrack raises the IPVS timeout of TCP connections to conntrack's timeout. The
+// timeout must have its old value when another program adds a virtual server, and after Cleanup.
 func TestIPVSFollowsConntrack(t *testing.T) {
 	lab.NeedIPVS(t)
 	lab.Need(t, "ipvsadm")

@@ -13,7 +13,7 @@ import (
 
 // try creates, reads and deletes a virtual server with a destination at documentation addresses
 // (RFC 5737, RFC 3849), in each family. It returns an error if neither family works. If only one
-// works, the reason is kept for the frontends of the other family.
+// family works, the reason is stored for the other family's frontends.
 func (d *Dataplane) try(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -35,11 +35,10 @@ func (d *Dataplane) try(ctx context.Context) error {
 	return nil
 }
 
-// maxTrials is the maximum number of ports that a trial attempts to use, because trials of other
-// processes may use the first ports.
+// maxTrials is the maximum number of ports that a trial attempts to use, because other processes'
+// trials may use the first ports.
 const maxTrials = 8
 
-// trialKey returns the key of the first trial.
 func trialKey(f inet.Family) balancer.Key {
 	k := balancer.Key{Addr: netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8}), Port: 9, Proto: balancer.TCP}
 	if f == inet.IPv4 {

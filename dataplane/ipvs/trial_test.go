@@ -24,7 +24,7 @@ func TestTrialLeavesNothing(t *testing.T) {
 		}
 	})
 	if len(ops) != 6 || len(p.unavailable) > 0 {
-		t.Errorf("messages sent by the trial = %v, want 6; unavailable = %v, want none", ops, p.unavailable)
+		t.Errorf("trial sent messages %v, want 6; unavailable = %v, want none", ops, p.unavailable)
 	}
 	if got := k.text(t, every); got != "" || !p.ledger.empty() {
 		t.Errorf("virtual servers and ledger entries after the trial =\n%s%v\nwant none", got, p.ledger.entries)
@@ -34,8 +34,8 @@ func TestTrialLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestTrialCutShort interrupts a trial. The next trial must remove the virtual server of the first
-// trial, and no other virtual server.
+// TestTrialCutShort interrupts a trial. The next trial must remove the first trial's virtual
+// server, and no other.
 func TestTrialCutShort(t *testing.T) {
 	k := newKernel()
 	p := start(t, k, t.TempDir())
@@ -43,7 +43,7 @@ func TestTrialCutShort(t *testing.T) {
 	k.lose = func(op ipvsnl.Op) (bool, bool) { return op.Verb != cut, op.Verb != cut }
 	cut = ipvsnl.DeleteService
 	if err := p.try(t.Context()); !errors.Is(err, ipvsnl.ErrNoAnswer) {
-		t.Fatalf("error of the trial = %v, want ErrNoAnswer", err)
+		t.Fatalf("trial: error = %v, want ErrNoAnswer", err)
 	}
 	cut = 0
 	p.restart(true)
@@ -84,19 +84,19 @@ func TestOneFamilyMissing(t *testing.T) {
 	var each dataplane.KeyErrors
 	err := p.Apply(t.Context(), changes(web(key(0), 1), web(key(3), 1)))
 	if !errors.As(err, &each) || len(each) != 1 || each[key(3)] == nil || !strings.Contains(p.Traits().Detail, "ipv6") {
-		t.Errorf("error of Apply = %v, Detail = %q; want an error for the IPv6 frontend, and ipv6 in Detail", err, p.Traits().Detail)
+		t.Errorf("Apply = %v, Detail = %q; want an error for the IPv6 frontend, and ipv6 in Detail", err, p.Traits().Detail)
 	}
 	if err := p.Apply(t.Context(), []dataplane.Change{{Key: key(3)}}); err != nil {
-		t.Errorf("removal of a missing frontend = %v, want nil", err)
+		t.Errorf("removing a missing frontend: error = %v, want nil", err)
 	}
 	k.Fault = func(ipvsnl.Op) error { return syscall.EPERM }
 	if err := start(t, k, t.TempDir()).try(t.Context()); err == nil {
-		t.Error("error of a trial if no family works = nil, want an error")
+		t.Error("trial without a working family: error = nil, want an error")
 	}
 }
 
-// TestMissingSchedulers uses a kernel that lacks some schedulers. The nearest existing scheduler
-// must be used instead of each. Detail must name the missing schedulers.
+// TestMissingSchedulers uses a kernel that lacks some schedulers. Each must be replaced with the
+// nearest existing scheduler, and Detail must name the missing ones.
 func TestMissingSchedulers(t *testing.T) {
 	open := func(schedulers ...string) (*Dataplane, error) {
 		k := newKernel()
@@ -117,13 +117,13 @@ func TestMissingSchedulers(t *testing.T) {
 		case has == nearest, nearest && instead != balancer.RoundRobin:
 			t.Errorf("%s: substitute = %q, nearest = %v; want round robin only for a missing scheduler", name, instead, nearest)
 		case !has && name != "random" && !strings.Contains(d.Traits().Detail, fmt.Sprint("scheduler ", name)):
-			t.Errorf("Detail does not contain the missing scheduler %s, want it: %s", name, d.Traits().Detail)
+			t.Errorf("the missing scheduler %s is not in Detail: %s", name, d.Traits().Detail)
 		}
 	}
 	if d.Capabilities().Nearest[balancer.Maglev] == "" || len(Capabilities().Nearest) != 1 {
-		t.Error("Nearest contains another missing scheduler, want only those that this kernel lacks")
+		t.Error("the missing schedulers are not in this dataplane's Nearest alone")
 	}
 	if _, err := open("fo"); err == nil || !strings.Contains(err.Error(), "modprobe") {
-		t.Errorf("error if all schedulers are missing = %v, want advice to use modprobe", err)
+		t.Errorf("without schedulers: error = %v, want advice to use modprobe", err)
 	}
 }

@@ -17,10 +17,10 @@ import (
 const yieldEvery = 3 * time.Second
 
 // Yield implements [dataplane.Dataplane]. NAT rules precede IPVS, so a successor that uses them
-// gets all new connections, and virtual servers stay until their last connections have ended. IPVS
-// precedes sockets, so a successor that uses sockets does not get the new connections of a virtual
-// server. A virtual server that still gets new connections is therefore removed, and its
-// connections end.
+// gets all new connections, and virtual servers remain until their last connections have closed.
+// IPVS precedes sockets, so a successor that uses sockets does not get the new connections of a
+// virtual server. Therefore, a virtual server that still gets new connections is removed, which
+// ends its connections.
 func (d *Dataplane) Yield(ctx context.Context) error {
 	if err := d.carried.Close(); err != nil {
 		return err
@@ -94,8 +94,8 @@ func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]ipvsnl.Se
 	return left, errors.Join(failed, d.ledger.save())
 }
 
-// busy reports whether a virtual server has connections. The kernel may omit virtual servers from
-// its table. In that case, busy reads the virtual server individually.
+// busy reports whether a virtual server has connections. If the kernel's table omits the virtual
+// server, busy reads it individually.
 func (d *Dataplane) busy(ctx context.Context, k balancer.Key, table map[balancer.Key]ipvsnl.TableService) (bool, error) {
 	if e, told := table[k]; told {
 		return slices.ContainsFunc(e.Destinations, func(t ipvsnl.TableDestination) bool { return t.Active+t.Inactive > 0 }), nil

@@ -10,9 +10,9 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// TestYield makes the dataplane yield while virtual servers have no connections, ending connections
-// or lasting connections. Each virtual server must be deleted when it has no connections. The
-// counts must be kept.
+// TestYield makes the dataplane yield while virtual servers have no connections, closing
+// connections or lasting connections. Each virtual server must be deleted when it has no
+// connections, and the counts must be retained.
 func TestYield(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestYield(t *testing.T) {
 			synctest.Wait()
 			table, err := p.k.Fake.Table(context.Background())
 			if err != nil || len(table) != len(want) {
-				t.Errorf("number of virtual servers %s = %d, want %d; error = %v", when, len(table), len(want), err)
+				t.Errorf("%s: virtual servers = %d, want %d; error = %v", when, len(table), len(want), err)
 			}
 			for _, f := range want {
 				if _, ok := table[f.Key]; !ok {
@@ -65,12 +65,12 @@ func TestYield(t *testing.T) {
 			t.Error(err)
 		}
 		there("when time is over", lasts)
-		if err := p.Close(ctx, false); err != nil { // removals must be performed although ctx has ended
+		if err := p.Close(ctx, false); err != nil { // virtual servers must be removed although ctx is canceled
 			t.Error(err)
 		}
 		there("after Close")
 		if got := counted(); got != before+1 {
-			t.Errorf("counted connections = %d, before the yield = %d, want one more", got, before)
+			t.Errorf("counted connections = %d, before the yield %d; want one more", got, before)
 		}
 	})
 }
