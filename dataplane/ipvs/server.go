@@ -248,8 +248,8 @@ func (s *server) expired(at netip.AddrPort, now time.Time) bool {
 }
 
 // want sets the wanted frontend; nil means that none is wanted. If the frontend is removed, or was
-// changed while vipd was not running, connections to destinations without a backend get the
-// deadline now plus drain.
+// changed while vipd was not running, connections to destinations without a backend get a
+// deadline of at most now plus drain.
 func (s *server) want(f *balancer.Frontend, drain time.Duration, now time.Time) {
 	leaves := f == nil && s.front != nil // the frontend is removed
 	found := !s.known                    // an earlier process left the virtual server, and backends may have been removed since

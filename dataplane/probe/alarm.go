@@ -9,15 +9,14 @@ import (
 )
 
 // circle is a set of entries that may fail for the same reason. Alarms select its entries in turn.
-// The field of is also set in an empty circle.
+// The field "of" is also set if the circle is empty.
 type circle struct {
 	of      kinship
 	entries []*entry // entries in no particular order
 	next    int      // index of the last entry that an alarm has examined
 }
 
-// kinship is the property that the entries of a circle share. Each entry is in one circle per
-// kinship.
+// kinship is the property that a circle's entries share. Each entry is in one circle per kinship.
 type kinship int
 
 const (
@@ -39,8 +38,8 @@ func (c *circle) remove(e *entry) {
 	c.entries = c.entries[:last]
 }
 
-// These limits apply to the other targets that are checked early when one target starts to change.
-// If those targets also change, they cause further early checks, so all failed targets are found. A
+// These limits apply to the early checks of other targets when one target starts to change. If
+// those targets also change, they cause more early checks, so all failed targets are found. A
 // single flapping target causes only a few early checks.
 const (
 	maxNeighbours = 32  // targets at the same address
@@ -49,7 +48,7 @@ const (
 )
 
 // alarmLocked brings forward the checks of entries that may change together with e, if e has just
-// started to change. before is the former state of e.
+// started to change. before is e's previous state.
 func (r *Runner) alarmLocked(e *entry, before health.State) {
 	v := before.Verdict
 	if before.Streak > 0 || v == balancer.HealthUnknown || !e.state.Turning() && e.state.Verdict == v {
@@ -65,7 +64,8 @@ func (r *Runner) alarmLocked(e *entry, before health.State) {
 // hurryLocked brings forward the checks of up to limit entries of a circle. They become due now, or
 // after the fast interval since their latest check. It selects entries with verdict v that are not
 // changing yet, and each entry at most once per interval, so alarms at most double the number of
-// checks. Early checks use at most half of a lane, so other checks do not wait for them.
+// checks. Early checks use at most half of a lane (a queue with a concurrency limit), so other
+// checks do not wait for them.
 func (r *Runner) hurryLocked(c *circle, limit int, v balancer.Verdict, now time.Time) {
 	for range min(len(c.entries), maxVisits) {
 		c.next = (c.next + 1) % len(c.entries)

@@ -19,8 +19,8 @@ import (
 // All tests in this file use synctest's clock: each time.Sleep advances the clock without a real
 // delay.
 
-// targetsAt returns n targets of one service, which are distributed over the given number of
-// addresses. all holds the address and port at which each target is checked.
+// targetsAt returns n targets of one service, distributed over a number of addresses. all holds the
+// address and port at which each target is checked.
 func targetsAt(n, addresses int, h *balancer.Health) (m snap.Map[balancer.Target, health.Subject], all []netip.AddrPort) {
 	for i := range n {
 		where := netip.AddrPortFrom(at(i%addresses).Addr(), uint16(1000+i/addresses))
@@ -30,8 +30,8 @@ func targetsAt(n, addresses int, h *balancer.Health) (m snap.Map[balancer.Target
 	return m, all
 }
 
-// become makes the checks of targets fail if broken is true, and pass otherwise. takes is the
-// duration of later checks.
+// become makes the checks of targets fail if broken is true, and pass otherwise. takes is how long
+// later checks run.
 func (w *world) become(all []netip.AddrPort, broken bool, takes time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -41,7 +41,7 @@ func (w *world) become(all []netip.AddrPort, broken bool, takes time.Duration) {
 }
 
 // until waits until n targets have changed or the limit has passed. It returns the number of
-// reports and the duration of the wait.
+// reports and how long it waited.
 func (w *world) until(n int, limit time.Duration) (reports int, took time.Duration) {
 	w.t.Helper()
 	began := time.Now()
@@ -59,7 +59,7 @@ func (w *world) until(n int, limit time.Duration) (reports int, took time.Durati
 }
 
 // TestSimultaneousChangesReportedTogether breaks and repairs a thousand targets at the same time,
-// with and without shared addresses. All changes must arrive in a few reports, and sooner than
+// with and without shared addresses. All changes must arrive in only a few reports, and sooner than
 // periodic checks alone would find them.
 func TestSimultaneousChangesReportedTogether(t *testing.T) {
 	for i, c := range []struct {
@@ -93,7 +93,7 @@ func TestSimultaneousChangesReportedTogether(t *testing.T) {
 						t.Errorf("%d addresses, %v, seed %d, broken %v: reports = %d, time = %v; want at most %d, %v",
 							addresses, c.takes, seed, broken, reports, took, most, limit)
 					}
-					time.Sleep(10 * time.Second) // in this time, the checks are spread over the interval again
+					time.Sleep(10 * time.Second) // meanwhile, the checks become evenly spread over the interval again
 					w.wantSpread(all)
 				}
 			})
@@ -117,9 +117,10 @@ func (w *world) wantSpread(all []netip.AddrPort) {
 	}
 }
 
-// TestFlappersDisturbFew makes some targets, the flappers, fail every second check. The verdicts of
-// all other targets must not change, and none may be checked more than twice in an interval. A
-// single flapper among many targets must increase the number of checks by less than a fifth.
+// TestFlappersDisturbFew makes some targets, the flappers, fail every second check. The other
+// targets' verdicts must not change, and none of these targets may be checked more than twice in an
+// interval. A single flapper among many targets must increase the number of checks by less than a
+// fifth.
 func TestFlappersDisturbFew(t *testing.T) {
 	for _, c := range []struct {
 		targets, flappers int
@@ -128,7 +129,7 @@ func TestFlappersDisturbFew(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m, all := targetsAt(c.targets, 1, usual(nil))
 			w := newWorld(t)
-			var flaps [10]int // number of checks of each flapper; checks of one flapper never overlap
+			var flaps [10]int // number of checks of each flapper; a flapper's checks never overlap
 			r := probe.NewRunner(probe.Options{Report: w.report, Check: func(ctx context.Context, p *probe.Probe, where netip.AddrPort) health.Result {
 				res := w.check(ctx, p, where)
 				if i := slices.Index(all[:c.flappers], where); i >= 0 {
@@ -152,7 +153,7 @@ func TestFlappersDisturbFew(t *testing.T) {
 				total += len(checks)
 				for i := range checks[4:] {
 					if took := checks[i+4].Sub(checks[i]); took < 2900*time.Millisecond {
-						t.Fatalf("%d flappers: duration of five checks of %s = %v, want at least 2.9s", c.flappers, a, took)
+						t.Fatalf("%d flappers: five checks of %s took %v, want at least 2.9s", c.flappers, a, took)
 					}
 				}
 			}
@@ -164,9 +165,9 @@ func TestFlappersDisturbFew(t *testing.T) {
 	}
 }
 
-// TestAlarmsLeaveRoom breaks all targets and hints at one of them. The failed check of this target
-// causes early checks of all others. The early checks must use at most half of the concurrency
-// limit, and all targets must be checked.
+// TestAlarmsLeaveRoom breaks all targets and hints at one of them. Its failed check causes early
+// checks of all other targets. The early checks must use at most half of the concurrency limit, and
+// all targets must be checked.
 func TestAlarmsLeaveRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -190,10 +191,10 @@ func TestAlarmsLeaveRoom(t *testing.T) {
 	})
 }
 
-// TestStorms breaks and repairs targets at random. Some have their own address, and others share an
-// address. The time between two checks of a target must be at least the fast interval. Below the
-// concurrency limit, it must be at most the interval. The number of concurrent checks must not
-// exceed the limit.
+// TestStorms breaks and repairs targets at random. Some have their own address, and some share an
+// address. The time between two checks of a target must be at least the fast interval and, below
+// the concurrency limit, at most the interval. The number of concurrent checks must not exceed the
+// limit.
 func TestStorms(t *testing.T) {
 	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) { storm(t, seed) })
@@ -224,7 +225,7 @@ func storm(t *testing.T, seed uint64) {
 	time.Sleep(enough)
 	for target := range m.Keys() {
 		if got := r.Verdicts().At(target); got != balancer.HealthDown {
-			t.Fatalf("seed %d: verdict of %s = %q after the detection time, want down", seed, target, got)
+			t.Fatalf("seed %d: after the detection time, verdict of %s = %q, want down", seed, target, got)
 		}
 	}
 	stop()

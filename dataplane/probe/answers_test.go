@@ -120,8 +120,8 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-// resolver returns a DNS server's answer to a query. It has records for ok.example. Over UDP, the
-// answer for big.example is truncated.
+// resolver returns a DNS server's answer to a query. The server has records for ok.example. Over
+// UDP, its answer for big.example is truncated.
 func resolver(query []byte, overUDP bool) []byte {
 	var m dnsmessage.Message
 	if m.Unpack(query) != nil || len(m.Questions) != 1 {
@@ -184,7 +184,6 @@ func resolveOverTCP(c net.Conn) {
 	_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...))
 }
 
-// serveDNS runs a DNS server on one port for UDP and TCP. resolver determines its answers.
 func serveDNS(t *testing.T) netip.AddrPort {
 	t.Helper()
 	for {
@@ -206,7 +205,7 @@ func serveDNS(t *testing.T) netip.AddrPort {
 				if answer == nil {
 					continue
 				}
-				stale := append([]byte{answer[0] ^ 1}, answer[1:]...) // first send an answer with the ID of another query
+				stale := append([]byte{answer[0] ^ 1}, answer[1:]...) // first send an answer with another query's ID
 				_, _ = pc.WriteTo(stale, from)
 				_, _ = pc.WriteTo(answer, from)
 			}
@@ -263,17 +262,17 @@ func TestDNS(t *testing.T) {
 	}
 }
 
-// TestExchangeTranscript reads transcripts, which check-now prints. A transcript must hide secrets
-// and shorten long answers.
+// TestExchangeTranscript reads the transcripts that check-now prints. A transcript must hide
+// secrets and shorten long answers.
 func TestExchangeTranscript(t *testing.T) {
 	quiet(t)
 	at := serve(t, answerWith("HTTP/1.1 200 OK\r\nSet-Echo: hunter2hunter2\r\nContent-Length: 5\r\n\r\nready"))
 	h := define(balancer.HTTPHealth, func(h *balancer.Health) {
-		h.Timeout = wait.Patience // longer than any check in this test takes
+		h.Timeout = wait.Patience // longer than any check in this test
 		h.Headers = map[string]string{"Authorization": "hunter2hunter2", "X-Plain": "shown"}
 	})
 	if r, _ := newProbe(h, balancer.TCP).Exchange(t.Context(), serve(t, answerWith("bad hunter2hunter2"))); !strings.Contains(r.Text, `answered "bad (hidden)", which is not HTTP`) {
-		t.Errorf("result = %q, want a result without the value of the secret header", r.Text)
+		t.Errorf("result = %q, want no value of a secret header", r.Text)
 	}
 	_, text := newProbe(h, balancer.TCP).Exchange(t.Context(), at)
 	for _, want := range []string{
@@ -281,7 +280,7 @@ func TestExchangeTranscript(t *testing.T) {
 		"< HTTP/1.1 200 OK\n", "< Set-Echo: (hidden)\n", "< ready\n", "\n* passed after ",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("transcript does not contain %q, want it to contain this text:\n%s", want, text)
+			t.Errorf("transcript does not contain %q:\n%s", want, text)
 		}
 	}
 	if strings.Contains(text, "hunter2") {
@@ -304,7 +303,7 @@ func TestExchangeTranscript(t *testing.T) {
 
 	_, text = newProbe(define(balancer.UDPHealth, func(h *balancer.Health) { h.Send, h.Timeout = "\x00\x01", wait.Patience }), balancer.UDP).Exchange(t.Context(), closedPort(t))
 	if !strings.Contains(text, "> (2 bytes)\n") || !strings.Contains(text, "\n* failed after ") {
-		t.Errorf("transcript = %s, want one with the size of the sent data and the failure", text)
+		t.Errorf("transcript = %s, want the size of the sent data and the failure", text)
 	}
 
 	ca := newAuthority(t)
@@ -314,7 +313,7 @@ func TestExchangeTranscript(t *testing.T) {
 	}
 	_, text = newProbe(define(balancer.HTTPSHealth, named), balancer.TCP).Exchange(t.Context(), secure)
 	if !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "for shop.example, valid from ") || !strings.Contains(text, "< ready\n") {
-		t.Errorf("transcript = %s, want one with the TLS version, the certificate and the answer", text)
+		t.Errorf("transcript = %s, want the TLS version, the certificate and the answer", text)
 	}
 	overdue := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -2*time.Hour, -time.Hour)}}, answerWith(ok)))
 	for _, c := range []struct {
@@ -328,13 +327,13 @@ func TestExchangeTranscript(t *testing.T) {
 	} {
 		got, text := newProbe(define(balancer.HTTPSHealth, c.change), balancer.TCP).Exchange(t.Context(), c.at)
 		if !strings.HasPrefix(got.Text, c.want) || !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "; certificate of CN=shop.example for shop.example, valid from ") {
-			t.Errorf("result = %s, want %s and a transcript with the TLS version and the certificate; transcript:\n%s", got.Text, c.want, text)
+			t.Errorf("result = %s, want %s; transcript =\n%s\nwant the TLS version and the certificate", got.Text, c.want, text)
 		}
 	}
 }
 
 // TestExchangeOmitsResult reads the transcripts of checks that can't connect. Users see the result
-// next to the transcript, so the transcript must not repeat the result.
+// next to the transcript, so the transcript must not repeat it.
 func TestExchangeOmitsResult(t *testing.T) {
 	quiet(t)
 	for name, c := range map[string]struct {

@@ -17,7 +17,7 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// connect opens a connection to the target. When ctx ends, its reads and writes fail.
+// connect opens a connection to the target. When ctx is canceled, reads and writes on it fail.
 func (a *attempt) connect(ctx context.Context, network string) (net.Conn, error) {
 	conn, err := a.dial(ctx, network)
 	if err != nil {
@@ -59,7 +59,7 @@ func (p *prefixed) Write(b []byte) (int, error) {
 }
 
 // localHeader returns a PROXY header for a connection without a client. It returns "" if endpoints
-// expect no header.
+// do not expect a header.
 func localHeader(version balancer.ProxyProtocol) string {
 	switch version {
 	case balancer.ProxyProtocolV1:
@@ -70,7 +70,6 @@ func localHeader(version balancer.ProxyProtocol) string {
 	return ""
 }
 
-// dial opens a connection with the source address and mark of the definition.
 func (a *attempt) dial(ctx context.Context, network string) (net.Conn, error) {
 	d := net.Dialer{Control: a.mark, KeepAlive: -1, FallbackDelay: -1}
 	if s := a.health.Source; s.IsValid() && s.Is4() == a.at.Addr().Is4() {
@@ -82,9 +81,9 @@ func (a *attempt) dial(ctx context.Context, network string) (net.Conn, error) {
 	return d.DialContext(ctx, network, a.at.String())
 }
 
-// prohibited reports whether this host's own routes forbid the target, after a TCP connection
-// failed with EACCES. With IPv6, the kernel also returns EACCES if a router reports that the target
-// is prohibited. Connecting a UDP socket sends no packet, so no router can answer.
+// prohibited reports whether this host's own routes prohibit the target. It is called after a TCP
+// connection failed with EACCES. With IPv6, the kernel also returns EACCES if a router reports that
+// the target is prohibited. Connecting a UDP socket sends no packet, so no router can answer.
 func (a *attempt) prohibited(ctx context.Context) bool {
 	conn, err := a.dial(ctx, "udp")
 	if err == nil {
@@ -93,7 +92,6 @@ func (a *attempt) prohibited(ctx context.Context) bool {
 	return sockerr.Is(err, syscall.EACCES)
 }
 
-// errProhibited means that a router, or the target's own packet filter, has rejected packets.
 var errProhibited = errors.New("host unreachable: a router or packet filter on the way rejects the packets")
 
 // mark sets the firewall mark of a socket's packets if the definition has one.
@@ -152,8 +150,8 @@ func timedOut(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) || ok && n.Timeout()
 }
 
-// bare removes the operation and addresses from a network error, because the text around it already
-// has them.
+// bare removes the operation and addresses from a network error, because the surrounding text
+// already contains them.
 func bare(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
 		return op.Err
@@ -163,7 +161,7 @@ func bare(err error) error {
 
 func (a *attempt) timeout() string { return decode.FormatDuration(a.health.Timeout) }
 
-// readError explains why a conversation ended before the whole text arrived. wanted names the text
+// readError explains why a connection ended before the expected data arrived. wanted names the data
 // ("the answer"), and got is the number of bytes that arrived.
 func (a *attempt) readError(err error, got int, wanted string) error {
 	switch {
@@ -194,14 +192,14 @@ func size(n int) string {
 // expected describes the text that the definition expects.
 func (a *attempt) expected() string { return "the expected " + excerpt([]byte(a.health.Expect)) }
 
-// unexpected returns the error for an answer that lacks the expected text. lacking describes that
-// text.
+// unexpected returns the error for an answer that lacks the expected text. lacking describes the
+// expected text.
 func (a *attempt) unexpected(got []byte, lacking string) error {
 	return fmt.Errorf("answered %s, without %s", a.quote(got), lacking)
 }
 
 // endless returns the error for an answer that exceeds maxAnswer without the expected text. lacking
-// describes that text.
+// describes the expected text.
 func endless(lacking string) error {
 	return fmt.Errorf("the first %d KiB of the answer do not contain %s", maxAnswer>>10, lacking)
 }
@@ -246,8 +244,8 @@ func printable(r rune) rune {
 	return r
 }
 
-// abort makes closing a TCP connection send a reset, so no socket stays in TIME_WAIT. At thousands
-// of checks per second, hundreds of thousands of sockets would accumulate.
+// abort makes closing a TCP connection send a reset, so no socket stays in TIME_WAIT. Otherwise,
+// with thousands of checks per second, hundreds of thousands of sockets would accumulate.
 func abort(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
 		_ = t.SetLinger(0)

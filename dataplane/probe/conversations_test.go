@@ -58,9 +58,9 @@ func TestTCP(t *testing.T) {
 	})
 }
 
-// redis returns a handler that answers commands like a Redis server with a password and the given
-// role. It waits until the given number of commands has arrived. Then it sends all answers, in
-// parts of the given size.
+// redis returns a handler that answers like a Redis server with a password and a role. It waits
+// until a number of commands has arrived, and then sends all answers, in writes of at most part
+// bytes.
 func redis(role string, commands, part int) func(net.Conn) {
 	return func(c net.Conn) {
 		lines := bufio.NewReader(c)
@@ -95,9 +95,9 @@ func redis(role string, commands, part int) func(net.Conn) {
 	}
 }
 
-// TestTCPSteps checks a server that behaves like Redis, with a check that has several steps. The
-// verdict must not depend on how the answers are divided into packets. If a step fails, the result
-// must contain the step and the server's answer.
+// TestTCPSteps checks a server that behaves like Redis with a check that has several steps. The
+// verdict must not depend on how packets divide the answers. If a step fails, the result must
+// contain the step and the server's answer.
 func TestTCPSteps(t *testing.T) {
 	quiet(t)
 	auth, ping := balancer.HealthStep{Send: "AUTH secret\r\n", Expect: "+OK"}, balancer.HealthStep{SendHex: "50494e470d0a", ExpectHex: "2b504f4e47"}
@@ -139,7 +139,8 @@ func TestStepsTranscript(t *testing.T) {
 }
 
 // TestSentSecrets checks servers that repeat the passwords that they receive. Neither the result
-// nor the transcript may contain the passwords. The rest of an answer must remain readable.
+// nor the transcript may contain the passwords, but everything else in an answer must remain
+// readable.
 func TestSentSecrets(t *testing.T) {
 	quiet(t)
 	const refusal = "-ERR unknown command 'AUTH', with args beginning with: 's\\cret' 'now'\r\n"
@@ -231,11 +232,11 @@ func TestHTTP(t *testing.T) {
 	})
 }
 
-// TestRequestText receives the HTTP request of a check. The request must match the settings in the
+// TestRequestText receives an HTTP check's request. The request must match the settings in the
 // check's definition.
 func TestRequestText(t *testing.T) {
 	quiet(t)
-	got := make(chan string, 10) // large enough for repeated checks, which may be needed on a busy machine
+	got := make(chan string, 10) // large enough for repeated checks, which a busy machine may need
 	at := serve(t, func(c net.Conn) {
 		buf := make([]byte, 4096)
 		n, _ := c.Read(buf)
@@ -362,14 +363,14 @@ func TestChangedCertificateFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := patient(t, p, at); got.Outcome != c.want {
-			t.Errorf("result with version %d of the file = %s: %s, want %s", i, got.Outcome, got.Text, c.want)
+			t.Errorf("version %d of the file: result = %s: %s, want %s", i, got.Outcome, got.Text, c.want)
 		}
 	}
 }
 
 // TestSystemAuthorityChange adds an authority to the system's certificate store, and then replaces
-// this authority, in the store's file and in its folder. Later checks must use the store's new
-// content without a restart.
+// it, both in the store's file and in its directory. Later checks must use the store's new content
+// without a restart.
 func TestSystemAuthorityChange(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the store is a set of files on Linux only")
@@ -398,7 +399,7 @@ func TestSystemAuthorityChange(t *testing.T) {
 	} {
 		text, err := os.ReadFile(c.from)
 		if err == nil {
-			text = append(text, strings.Repeat("\n", len(c.name))...) // changes the file's size, because timestamps of files are imprecise
+			text = append(text, strings.Repeat("\n", len(c.name))...) // changes the file's size, because file timestamps are imprecise
 			if strings.Contains(c.name, "large") {
 				text = append([]byte(strings.Repeat("# a comment\n", 100_000)), text...) // 1.2 MB
 			}
@@ -447,8 +448,8 @@ func TestUDP(t *testing.T) {
 	}
 }
 
-// TestCanceledCheckBlamesNoTarget cancels a check before the target answers. The result must say
-// that the check has not run.
+// TestCanceledCheckBlamesNoTarget cancels a check before the target answers. The check must count
+// as not run.
 func TestCanceledCheckBlamesNoTarget(t *testing.T) {
 	quiet(t)
 	ctx, cancel := contextThatEnds(t, 50*time.Millisecond)

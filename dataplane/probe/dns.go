@@ -16,9 +16,9 @@ import (
 	"vipd/balancer"
 )
 
-// dns sends the definition's query, over UDP unless the port is a TCP port. If the definition
-// expects no particular answer, any NOERROR answer passes, even without records. If a UDP answer is
-// truncated and an answer is expected, dns asks again over TCP.
+// dns sends the definition's query, over UDP unless the port is a TCP port. If the definition does
+// not expect a particular answer, any NOERROR answer passes, even without records. If the
+// definition expects one and the UDP answer is truncated, dns asks again over TCP.
 func (a *attempt) dns(ctx context.Context) (string, error) {
 	question, err := questionOf(a.health.Query)
 	if err != nil {
@@ -92,8 +92,8 @@ func (a *attempt) ask(ctx context.Context, network string, q dnsmessage.Question
 	}
 }
 
-// unpack parses a message up to its answer section. It ignores the rest, because the library
-// rejects some valid records, such as an SOA with a dot in its mailbox.
+// unpack parses a message up to its answer section. It ignores the other sections, because the
+// library rejects some valid records, such as an SOA with a dot in its mailbox.
 func unpack(text []byte) (m *dnsmessage.Message, err error) {
 	var p dnsmessage.Parser
 	m = &dnsmessage.Message{}
@@ -124,7 +124,6 @@ func readMessage(conn net.Conn, network string) ([]byte, error) {
 	return buf, err
 }
 
-// queryError explains why a query failed.
 func (a *attempt) queryError(err error, network string) error {
 	switch {
 	case timedOut(err):
@@ -137,7 +136,7 @@ func (a *attempt) queryError(err error, network string) error {
 
 var errPortUnreachable = errors.New("port unreachable: the host reports that nothing listens there")
 
-// judge compares an answer with the definition's expected answer, and returns the text of the
+// judge compares an answer with the expected answer in the definition, and returns the text of the
 // result.
 func (a *attempt) judge(m *dnsmessage.Message) (string, error) {
 	text := "answered " + summary(m)
@@ -184,7 +183,6 @@ func summary(m *dnsmessage.Message) string {
 	return strings.Join(words, ", ")
 }
 
-// code returns the usual name of a response code.
 func code(m *dnsmessage.Message) string {
 	switch m.RCode {
 	case dnsmessage.RCodeSuccess:

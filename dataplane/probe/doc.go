@@ -1,7 +1,7 @@
-// Package probe runs health checks. It does the I/O for package health. Only the programs import
-// it.
+// Package probe runs health checks, which package health schedules and evaluates without any I/O.
+// Only programs import this package.
 //
-// A Probe runs the check of one definition against any address. A check connects, ends within the
+// A Probe runs the check in one definition against any address. A check finishes within the
 // definition's timeout, reads at most 64 KiB, and returns a health.Result. The result's text names
 // the cause of a failure, for example a refused connection, lost packets, a port that accepts
 // connections but stays silent, a truncated or endless answer, or a certificate that has expired or
@@ -19,11 +19,12 @@
 //
 // A target that starts to change raises an alarm: some other targets at its address, and some with
 // the same check, are checked early. If their state also starts to change, they raise further
-// alarms. So a failed host or rack is found quickly, and a single flapping target costs little.
+// alarms. So a failed host or rack is found quickly, and a single flapping target causes few
+// additional checks.
 //
 // One mutex guards the entries, the heap and the verdicts. Each check runs in its own goroutine, so
-// a check that hangs delays no other check. Checks with programs have their own queue. Targets that
-// share an entry change together.
+// a check that hangs does not delay others. Exec checks have their own queue. Targets that share an
+// entry change together.
 //
 // The package neither decides which targets are checked (health.Targets does) nor chooses backends.
 package probe

@@ -21,10 +21,10 @@ type entry struct {
 	state    health.State
 	targets  []balancer.Target // empty if the entry was removed
 	checking bool
-	place    int // index in the schedule; -1 if it waits in a lane or is being checked
+	place    int // index in the schedule; -1 while it waits in a lane or is being checked
 	seats    [circles]int
-	queued   time.Time // time at which it started to wait in its lane
-	hurried  time.Time // time at which an alarm last brought its check forward
+	queued   time.Time // when it started to wait in its lane
+	hurried  time.Time // when an alarm last brought its check forward
 }
 
 // services returns the services of the entry's targets, sorted and without duplicates.
@@ -57,13 +57,13 @@ type lane struct {
 	lateAt       time.Time
 }
 
-// batch holds the intermediate data of one call of Set.
+// batch holds the intermediate data of a call to Set.
 type batch struct {
 	now         time.Time
 	moves       []move
 	definitions map[definitionOf]string
 	// leaving holds targets to remove from entries. They are removed after all moves, so an entry
-	// whose targets all change keeps its state.
+	// retains its state even if all its targets change.
 	leaving []leaving
 }
 
@@ -73,8 +73,8 @@ type leaving struct {
 	entry  *entry
 }
 
-// leave records that t no longer uses the entries of its old watch w, except the entries in kept. w
-// may be nil.
+// leave records that t no longer uses the entries of its old watch w, except those in kept. w may
+// be nil.
 func (b *batch) leave(t balancer.Target, w *watch, kept []*entry) {
 	if w == nil {
 		return
@@ -93,23 +93,23 @@ type move struct {
 	stays   bool // false if the target was removed
 }
 
-// definitionOf holds everything that the text of a definition depends on.
+// definitionOf holds everything that determines the text of a definition.
 type definitionOf struct {
 	health *balancer.Health
 	proto  balancer.Protocol
 	header balancer.ProxyProtocol
 }
 
-// startRate is the maximum number of first checks per second. More checks start in a second if
-// their interval is too short for this rate. A single new target is checked immediately.
+// startRate is the maximum number of first checks per second. The rate is higher if the checks'
+// interval is too short for it. A single new target is checked immediately.
 const startRate = 1000
 
-// within returns the time over which first checks with a given interval are spread.
+// within returns the time over which first checks with this interval are spread.
 func (b *batch) within(interval time.Duration) time.Duration {
 	return min(interval, time.Duration(len(b.moves)-1)*time.Second/startRate)
 }
 
-// definition returns a text that identifies the check of a subject, without the subject's address.
+// definition returns a text that identifies a subject's check without the subject's address.
 // Subjects with the same text share a probe.
 func (b *batch) definition(s health.Subject) string {
 	k := definitionOf{s.Health, s.Proto, s.Header}
@@ -121,7 +121,7 @@ func (b *batch) definition(s health.Subject) string {
 	h.OnFailure = ""
 	h.From = ""
 	h.Need = ""
-	h.Agent = nil                // the use of results does not change the check
+	h.Agent = nil                // how results are used does not change the check
 	text, err := json.Marshal(h) // JSON sorts the keys of maps
 	if err != nil {
 		panic("probe: the health definition can't be written as JSON: " + err.Error())
@@ -134,8 +134,8 @@ func (b *batch) definition(s health.Subject) string {
 	return b.definitions[k]
 }
 
-// addLocked adds an entry for a target. Its initial state is the first of these that exists: the
-// target's old state, the verdict of other nodes, or the saved state of an earlier run.
+// addLocked adds an entry for a target. Its initial state is the target's old state or, if missing,
+// other nodes' verdict or, if also missing, the state that an earlier run saved.
 func (r *Runner) addLocked(b *batch, key entryKey, t balancer.Target, s health.Subject, old *watch) *entry {
 	shared := r.probes[key.definition]
 	if shared == nil {
@@ -179,8 +179,8 @@ func (r *Runner) seed(key entryKey) uint64 {
 	return h.Sum64() ^ r.o.Seed
 }
 
-// leaveLocked removes a target from an entry. If this was the entry's last target, it also removes
-// the entry.
+// leaveLocked removes a target from an entry. If the entry has no other target, it also removes the
+// entry.
 func (r *Runner) leaveLocked(t balancer.Target, e *entry) {
 	e.targets = slices.DeleteFunc(e.targets, func(other balancer.Target) bool { return other == t })
 	if len(e.targets) > 0 {
@@ -199,7 +199,7 @@ func (r *Runner) leaveLocked(t balancer.Target, e *entry) {
 	}
 }
 
-// schedule is a heap of entries, ordered by the time when they are due.
+// schedule is a heap of entries, ordered by their due times.
 type schedule []*entry
 
 func (s schedule) Len() int           { return len(s) }

@@ -10,9 +10,9 @@ import (
 	"vipd/dataplane/probe/command"
 )
 
-// exec runs the definition's program. The check passes if the program exits with 0. The text of the
-// result is the last line of stderr, or of stdout if stderr is empty, because programs report the
-// outcome at the end.
+// exec runs the definition's program. The check passes if the program exits with 0. The result's
+// text is the last line of stderr, or of stdout if stderr is empty, because programs report the
+// outcome last.
 func (a *attempt) exec(ctx context.Context) (string, error) {
 	a.notes.note("running %q", a.health.Command)
 	result, err := command.Command{
@@ -34,7 +34,8 @@ func (a *attempt) exec(ctx context.Context) (string, error) {
 	return output, nil
 }
 
-// lastOutput returns the last line that a program wrote, and adds all its output to the transcript.
+// lastOutput returns the last line that a program wrote, and adds the program's whole output to the
+// transcript.
 func (a *attempt) lastOutput(printed, complained []byte) string {
 	a.notes.data('<', printed)
 	if len(complained) > 0 {

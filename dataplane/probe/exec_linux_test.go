@@ -68,8 +68,8 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// TestExecUser runs checks whose definitions have a user, and checks without a user. Each program
-// must run as the user in the definition or, without one, as nobody.
+// TestExecUser runs checks with and without a user in their definition. Each program must run as
+// this user or, without one, as nobody.
 func TestExecUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to run programs as another user")
@@ -82,11 +82,11 @@ func TestExecUser(t *testing.T) {
 	}
 }
 
-// TestExecLeavesNothing runs two programs that start a child. Then one program exits, and the other
-// hangs until the timeout. In both cases, the check must end in time, and the child must be killed.
+// TestExecLeavesNothing runs two programs that start a child. One program then exits, and the other
+// hangs until the timeout. Both checks must finish in time, and both children must be killed.
 func TestExecLeavesNothing(t *testing.T) {
 	quiet(t)
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil { // this is also the case for the first process of a container
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil { // as for the first process in a container
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) })
@@ -95,7 +95,7 @@ func TestExecLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for parent := dir; parent != "/tmp" && parent != "/"; parent = filepath.Dir(parent) {
-		_ = os.Chmod(parent, 0o777) // the user "nobody" writes to this folder
+		_ = os.Chmod(parent, 0o777) // the user "nobody" writes to this directory
 	}
 	for name, h := range map[string]*balancer.Health{
 		"killed": shell(fmt.Sprintf("sleep 1000 & echo $! > %s/killed; sleep 1000", dir), func(h *balancer.Health) { h.Timeout = wait.Scaled(time.Second) }),
@@ -103,11 +103,11 @@ func TestExecLeavesNothing(t *testing.T) {
 	} {
 		var got health.Result
 		var pid int
-		for range 4 { // repeat this, because on a busy machine the program may be killed before it starts its child
+		for range 4 { // repeated, because on a busy machine the program may be killed before it starts its child
 			start := time.Now()
 			got = newProbe(h, balancer.TCP).Check(t.Context(), netip.MustParseAddrPort("192.0.2.1:80"))
 			if took := time.Since(start); took > h.Timeout+wait.Patience {
-				t.Errorf("%s: duration of the check = %s, want at most the timeout of %s and some slack", name, took, h.Timeout)
+				t.Errorf("%s: check took %s, want at most the timeout of %s and some slack", name, took, h.Timeout)
 			}
 			text, err := os.ReadFile(filepath.Join(dir, name))
 			if err == nil {
@@ -119,7 +119,7 @@ func TestExecLeavesNothing(t *testing.T) {
 			h.Timeout *= 4
 		}
 		if pid == 0 {
-			t.Fatalf("%s: the program has not started its child, want it to do so; outcome = %s: %s", name, got.Outcome, got.Text)
+			t.Fatalf("%s: the program has not started its child; outcome = %s: %s", name, got.Outcome, got.Text)
 		}
 		wait.For(t, 5*time.Second, name+": the end of the child", func() bool { return syscall.Kill(pid, 0) != nil })
 	}

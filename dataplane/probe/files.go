@@ -13,20 +13,20 @@ import (
 	"vipd/balancer"
 )
 
-// maxFile is the maximum size of a certificate file, in bytes. A system's whole set of authorities
-// needs a quarter of it.
+// maxFile is the maximum size of a certificate file, in bytes. A file with all system authorities
+// has about a quarter of this size.
 const maxFile = 1 << 20
 
-// files caches the content of a definition's certificate files. The authors of services choose the
-// paths, and a file system may hang. So a goroutine reads the files, and checks wait for it only
-// until their timeout.
+// files caches the content of a definition's certificate files. Service definitions determine the
+// paths, and a file system may hang. Therefore, a goroutine reads the files, and checks wait for it
+// only until their timeout.
 type files struct {
 	health *balancer.Health
 	system *systemStore
 	// read reads the files if they differ from known, or if known is nil.
 	read func(h *balancer.Health, known *certificates) (*certificates, error)
 
-	mu      sync.Mutex // held briefly, and never during file I/O
+	mu      sync.Mutex // locked briefly, and never during file I/O
 	known   *certificates
 	reading *reading // the current read, or nil
 }
@@ -34,7 +34,7 @@ type files struct {
 // certificates is the content of a definition's certificate files. It is immutable.
 type certificates struct {
 	stamp   [3]stamp
-	authors *x509.CertPool // authorities to trust; nil means the system's
+	authors *x509.CertPool // authorities to trust; nil means the system's authorities
 	own     []tls.Certificate
 }
 
@@ -44,7 +44,7 @@ type stamp struct {
 	modified time.Time
 }
 
-// reading is a read of the files for which several checks may wait.
+// reading is an attempt to read the files. Several checks may wait for it.
 type reading struct {
 	done  chan struct{} // closed when the fields below are set
 	found *certificates
@@ -58,7 +58,7 @@ func newFiles(h *balancer.Health, system *systemStore) *files {
 }
 
 // load returns the current content of the files, because certificates may be renewed while vipd
-// runs. A read that hangs may outlive ctx and the Runner, because only the kernel can end it. Each
+// runs. A read that hangs may outlive ctx and the Runner, because it can't be canceled. Each
 // definition has at most one read in progress.
 func (f *files) load(ctx context.Context) (*certificates, error) {
 	f.mu.Lock()
@@ -139,7 +139,7 @@ func readPair(certFile, keyFile string) (tls.Certificate, error) {
 }
 
 // readText reads a regular file of at most limit bytes. It does not open other kinds of files,
-// because that may block forever or have side effects.
+// because opening them may block forever or have side effects.
 func readText(name string, limit int64) ([]byte, error) {
 	info, err := os.Stat(name)
 	if err != nil {

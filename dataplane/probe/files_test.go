@@ -14,9 +14,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestFilesHang makes reads of certificate files hang. Other checks and the end of Run must not be
-// delayed. All checks with the same files must share one read at a time. The sleeps in this test
-// use synctest's clock.
+// TestFilesHang makes reads of certificate files hang. Neither other checks nor the return of Run
+// may be delayed. All checks with the same files must share one read. The sleeps in this test use
+// synctest's clock.
 func TestFilesHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &balancer.Health{
@@ -65,10 +65,10 @@ func TestFilesHang(t *testing.T) {
 		synctest.Wait()
 		for host := range byte(20) {
 			if reported.At(at("works", host)) != balancer.HealthUp || reported.Has(at("hangs", host)) {
-				t.Errorf("host %d: verdicts with working and with hanging files = %v and %v, want up and none", host, reported.At(at("works", host)), reported.At(at("hangs", host)))
+				t.Errorf("host %d: verdicts with working files = %v, with hanging files = %v; want up, none", host, reported.At(at("works", host)), reported.At(at("hangs", host)))
 			}
 			if s, _ := r.Status(at("hangs", host)); s.State.Last.Outcome != health.NotRun {
-				t.Errorf("result for host %d, whose files hang, = %+v, want a check that has not run", host, s.State.Last)
+				t.Errorf("host %d with hanging files: result = %+v, want not run", host, s.State.Last)
 			}
 		}
 		answer <- errors.New("the server is back, the file is not")
@@ -83,8 +83,8 @@ func TestFilesHang(t *testing.T) {
 		select {
 		case <-over:
 		default:
-			t.Error("Run waited until a file was read, want Run to return")
+			t.Error("Run waits until a file is read, want it to return")
 		}
-		close(answer) // lets the last read return
+		close(answer) // makes the last read return
 	})
 }

@@ -15,25 +15,25 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// flapper is a target, with the weights and the results that it has had. The function pass
-// determines the results of its checks.
+// flapper is a target, with a history of its weights and results. The function pass determines the
+// results of its checks.
 type flapper struct {
 	pass func() bool
 
 	mu      sync.Mutex
-	results []bool // results of the target's checks, in the order of time
+	results []bool // results of the target's checks, oldest first
 	weights []weighed
 }
 
-// weighed is a weight of a target, with the time at which the target has got this weight.
+// weighed is a target's weight, with the time at which the target got it.
 type weighed struct {
 	weight int
 	at     time.Time
 	after  int // number of results before the target got this weight
 }
 
-// flap checks the target for the duration last. Like the daemon, it compiles the service after each
-// change of verdicts. It records the target's weights.
+// flap checks the target for the duration last, and records its weights. Like the daemon, it
+// compiles the service after each change to the verdicts.
 func (f *flapper) flap(t *testing.T, h *balancer.Health, seed uint64, last time.Duration) {
 	t.Helper()
 	service := &balancer.Service{
@@ -75,7 +75,7 @@ func (f *flapper) flap(t *testing.T, h *balancer.Health, seed uint64, last time.
 }
 
 // TestFlapping checks a target whose results change often. The target's weight may change only
-// after rise equal results, or after fall equal results.
+// after rise consecutive passes or fall consecutive failures.
 func TestFlapping(t *testing.T) {
 	h := usual(func(h *balancer.Health) { h.Rise, h.Fall = 2, 3 })
 	for seed := range uint64(20) {
@@ -109,14 +109,14 @@ func (f *flapper) lawful(t *testing.T, h *balancer.Health, seed uint64) {
 		}
 		before := f.weights[i]
 		if w.after-before.after < needed {
-			t.Errorf("seed %d: the weight changes to %d after %d results, want at least %d results before", seed, w.weight, w.after-before.after, needed)
+			t.Errorf("seed %d: the weight changes to %d after %d results, want at least %d results", seed, w.weight, w.after-before.after, needed)
 		}
 		if gap, least := w.at.Sub(before.at), time.Duration(needed-1)*h.FastInterval*9/10; gap < least {
-			t.Errorf("seed %d: the weight changes to %d after %v, want at least %v before", seed, w.weight, gap, least)
+			t.Errorf("seed %d: the weight changes to %d after %v, want at least %v", seed, w.weight, gap, least)
 		}
 		for _, passed := range f.results[w.after-needed : w.after] {
 			if passed != (w.weight > 0) {
-				t.Errorf("seed %d: weight = %d after the results %v, want a weight that agrees with these results", seed, w.weight, f.results[w.after-needed:w.after])
+				t.Errorf("seed %d: weight = %d after results %v, want it to match the results", seed, w.weight, f.results[w.after-needed:w.after])
 			}
 		}
 	}

@@ -100,8 +100,8 @@ func FuzzDNSAnswer(f *testing.F) {
 	})
 }
 
-// FuzzSteps answers a TCP check that has several steps with arbitrary bytes, once in one piece and
-// once in parts of a random size. Both results must be correct, and therefore equal.
+// FuzzSteps answers a multi-step TCP check with arbitrary bytes, once in one piece and once in
+// parts of a random size. Both results must be correct, and therefore equal.
 func FuzzSteps(f *testing.F) {
 	f.Add([]byte("220 mail.example.org ESMTP\r\n250 ok\r\nversion 7\r\n"), uint8(1))
 	f.Add([]byte("-ERR\x00\x1b]0;title\a"), uint8(3))
@@ -113,7 +113,7 @@ func FuzzSteps(f *testing.F) {
 		whole, errWhole := a.converse(answer{Reader: bytes.NewReader(data)})
 		parts, errParts := a.converse(answer{Reader: bytes.NewReader(data), most: int(part%7) + 1})
 		if whole != parts || fmt.Sprint(errWhole) != fmt.Sprint(errParts) {
-			t.Errorf("converse(%q) = %q, %v for the whole data, but %q, %v for parts of %d bytes; want equal results", data, whole, errWhole, parts, errParts, part%7+1)
+			t.Errorf("converse(%q) = %q, %v in one piece, but %q, %v in parts of %d bytes; want equal results", data, whole, errWhole, parts, errParts, part%7+1)
 		}
 		legible(t, whole, errWhole)
 		_, rest, first := bytes.Cut(data, []byte("220"))

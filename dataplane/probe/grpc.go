@@ -21,8 +21,8 @@ import (
 	"vipd/balancer"
 )
 
-// grpcOverTLS reports whether a definition's gRPC checks use TLS. They do if the definition has
-// settings for certificates.
+// grpcOverTLS reports whether a definition's gRPC checks use TLS, because the definition has
+// certificate settings.
 func grpcOverTLS(h *balancer.Health) bool { return h.CAFile != "" || h.CertFile != "" || !h.Verify }
 
 // grpc asks grpc.health.v1 for the status of the service that the definition's query names. If the
@@ -67,7 +67,7 @@ func (a *attempt) client(conn net.Conn) (*grpc.ClientConn, error) {
 	host := cmp.Or(a.health.Host, a.at.String())
 	var used atomic.Bool
 	return grpc.NewClient("passthrough:///"+a.at.String(),
-		grpc.WithTransportCredentials(insecure.NewCredentials()), // conn already has TLS if it needs it
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // conn already uses TLS if needed
 		grpc.WithAuthority(host), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithNoProxy(),
 		grpc.WithUserAgent("vipd-health"), grpc.WithMaxHeaderListSize(maxHeader),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
@@ -79,7 +79,7 @@ func (a *attempt) client(conn net.Conn) (*grpc.ClientConn, error) {
 		}))
 }
 
-// callError explains a failed call. w is the connection that the call used.
+// callError explains a failed call over the connection w.
 func (a *attempt) callError(err error, w *watchedConn) error {
 	s := status.Convert(err)
 	got, first := w.seen()
@@ -108,7 +108,7 @@ func (a *attempt) callError(err error, w *watchedConn) error {
 	return fmt.Errorf("answered %s: %s", s.Code(), firstLine(s.Message()))
 }
 
-// watchedConn is a connection that counts the bytes that are read from it, and keeps the first 100.
+// watchedConn is a connection that counts the bytes that are read, and retains the first 100.
 type watchedConn struct {
 	net.Conn
 
@@ -128,7 +128,7 @@ func (w *watchedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// seen returns the number of bytes that were read, and the first of them, up to 100.
+// seen returns the number of bytes that were read, and the first 100 of them.
 func (w *watchedConn) seen() (int, []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -33,7 +33,7 @@ func (a *attempt) http(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		conn = secured // not closed with a close notice, because no peer waits for it
+		conn = secured // closed without a close notice, because no peer waits for one
 	}
 	conn = a.record(conn)
 	req, err := a.request()
@@ -75,7 +75,7 @@ func (a *attempt) response(conn net.Conn, req *http.Request) (string, error) {
 	r := bufio.NewReader(counted)
 	resp, err := http.ReadResponse(r, req)
 	for err == nil && resp.StatusCode >= 100 && resp.StatusCode < 200 && resp.StatusCode != http.StatusSwitchingProtocols {
-		resp, err = http.ReadResponse(r, req) // skips answers such as 100 Continue, before the final answer
+		resp, err = http.ReadResponse(r, req) // skips answers such as 100 Continue before the final answer
 	}
 	if err != nil {
 		return "", a.statusError(err, counted)
@@ -84,7 +84,7 @@ func (a *attempt) response(conn net.Conn, req *http.Request) (string, error) {
 	if in, _ := balancer.StatusIn(a.health.Status, resp.StatusCode); !in {
 		return "", fmt.Errorf("answered %s, not %s", strings.TrimSpace(status), a.health.Status)
 	}
-	counted.left = 2 * maxAnswer // the chunks' own headers also count
+	counted.left = 2 * maxAnswer // includes the chunk headers
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if endsWithConnection(resp) && resets(err) {
 		err = nil // the peer closed the connection without reading the whole request
@@ -105,7 +105,7 @@ func (a *attempt) response(conn net.Conn, req *http.Request) (string, error) {
 	return fmt.Sprintf("answered %s with a body of %d KiB or more", status, maxAnswer>>10), nil
 }
 
-// endsWithConnection reports whether the body of a response ends only when the connection ends.
+// endsWithConnection reports whether the end of the connection marks the end of the response body.
 func endsWithConnection(resp *http.Response) bool {
 	return resp.ContentLength < 0 && len(resp.TransferEncoding) == 0
 }
@@ -137,7 +137,7 @@ func (a *attempt) bodyError(err error, status string, got int) error {
 
 var errTooMuch = errors.New("the answer is too long")
 
-// counter counts and limits the bytes that are read from a reader, and keeps the first 100.
+// counter counts and limits the bytes that are read from a reader, and retains the first 100.
 type counter struct {
 	from  io.Reader
 	left  int

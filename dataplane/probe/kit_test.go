@@ -31,9 +31,8 @@ import (
 	"vipd/test/wait"
 )
 
-// acceptVar is an environment variable that makes the test binary a server, which accepts and drops
-// connections. Because this server is another process, BenchmarkTenThousand does not measure its
-// cost.
+// acceptVar is the environment variable that makes the test binary a server that accepts and drops
+// connections. The server is a separate process, so BenchmarkTenThousand does not measure its cost.
 const acceptVar = "VIPD_TEST_ACCEPT"
 
 func TestMain(m *testing.M) {
@@ -44,7 +43,7 @@ func TestMain(m *testing.M) {
 	lab.Main(m)
 }
 
-// accept listens on a port and prints the port. Then it accepts connections until an error occurs.
+// accept listens on a port and prints the port. It then accepts connections until an error occurs.
 func accept() error {
 	l, err := net.Listen("tcp4", "0.0.0.0:0")
 	if err != nil {
@@ -60,13 +59,13 @@ func accept() error {
 	}
 }
 
-// quiet fails the test if any goroutines are left at its end.
+// quiet fails the test if any goroutines are left when it ends.
 func quiet(t *testing.T) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
 		err := goleak.Find(before)
-		for range 20 { // repeat this, because on a busy machine goroutines may end late
+		for range 20 { // repeated, because on a busy machine goroutines may return late
 			if err == nil {
 				return
 			}
@@ -123,17 +122,16 @@ func serve(t *testing.T, handle func(net.Conn)) netip.AddrPort {
 }
 
 // answersUnread returns a handler that sends a text and closes the connection before it has read
-// the whole request. As a result, the kernel resets the connection.
+// the whole request. So the kernel resets the connection.
 func answersUnread(text string) func(net.Conn) {
 	return func(c net.Conn) {
 		buf := make([]byte, 1)
-		if _, err := c.Read(buf); err == nil { // do not read the rest of the request
+		if _, err := c.Read(buf); err == nil { // do not read the remaining request
 			_, _ = io.WriteString(c, text)
 		}
 	}
 }
 
-// answerWith returns a handler that answers a request with a text.
 func answerWith(text string) func(net.Conn) {
 	return func(c net.Conn) {
 		if readRequest(c) == nil {
@@ -180,13 +178,13 @@ func drip(head string) func(net.Conn) {
 		}
 		_, err := io.WriteString(c, head)
 		for err == nil {
-			time.Sleep(20 * time.Millisecond) // deliberately slow, so that the answer never pauses for long but is never complete
+			time.Sleep(20 * time.Millisecond) // deliberately slow, so the answer never pauses for long but is never complete
 			_, err = io.WriteString(c, "x")
 		}
 	}
 }
 
-// overTLS returns a handler that starts TLS with the given configuration, and then calls handle.
+// overTLS returns a handler that starts TLS with the configuration c, and then calls handle.
 func overTLS(c *tls.Config, handle func(net.Conn)) func(net.Conn) {
 	return func(raw net.Conn) {
 		conn := tls.Server(raw, c)
@@ -196,8 +194,8 @@ func overTLS(c *tls.Config, handle func(net.Conn)) func(net.Conn) {
 	}
 }
 
-// define returns the definition of a check, with the defaults that the decoder sets. change may
-// then edit the definition.
+// define returns a check's definition with the decoder's defaults. change may then edit the
+// definition.
 func define(kind balancer.HealthType, change func(*balancer.Health)) *balancer.Health {
 	h := &balancer.Health{
 		Type: kind, Verify: true, Interval: 600 * time.Millisecond, FastInterval: 100 * time.Millisecond, Timeout: 300 * time.Millisecond,
@@ -212,18 +210,18 @@ func define(kind balancer.HealthType, change func(*balancer.Health)) *balancer.H
 	return h
 }
 
-// check runs a check of a TCP port once. It compares the outcome, and the start of the result's
+// check runs a check of a TCP port once, and compares the outcome and the start of the result's
 // text.
 func check(t *testing.T, h *balancer.Health, at netip.AddrPort, want health.Outcome, text string) {
 	t.Helper()
 	checkOver(t, h, balancer.TCP, at, want, text)
 }
 
-// checkOver is like check, but the port's protocol is given.
+// checkOver is like check, but for a port with the specified protocol.
 func checkOver(t *testing.T, h *balancer.Health, proto balancer.Protocol, at netip.AddrPort, want health.Outcome, text string) {
 	t.Helper()
 	got := patient(t, newProbe(h, proto), at)
-	for range 3 { // repeat this, because on a busy machine the answer may be late
+	for range 3 { // repeated, because on a busy machine the answer may be late
 		late := " within " + h.Timeout.String()
 		if got.Outcome == want && strings.HasPrefix(got.Text, text) || !strings.Contains(got.Text, late) && !strings.Contains(got.Text, "not over in time") {
 			break
@@ -238,12 +236,11 @@ func checkOver(t *testing.T, h *balancer.Health, proto balancer.Protocol, at net
 		t.Errorf("result = %s: %q, want %s: %q", got.Outcome, got.Text, want, text)
 	}
 	if got.Took > h.Timeout+wait.Patience {
-		t.Errorf("duration of the check = %s, want at most the timeout of %s and some slack", got.Took, h.Timeout)
+		t.Errorf("check took %s, want at most the timeout of %s and some slack", got.Took, h.Timeout)
 	}
 }
 
-// busy is the start of the result's text if a check counts as not run because the machine is too
-// busy.
+// busy is the start of a result's text if the machine was too busy to run the check.
 const busy = "not run: this host was suspended, or too busy"
 
 // patient runs a check. If the machine was too busy, it repeats the check.
@@ -259,9 +256,9 @@ func patient(t *testing.T, p *probe.Probe, at netip.AddrPort) health.Result {
 	return got
 }
 
-// closedPort returns an address and port at which nothing listens until the test ends. To keep the
-// port occupied, it opens a TCP connection from this port, and a UDP socket that accepts datagrams
-// from only one peer.
+// closedPort returns an address and port at which nothing listens until the test ends. To occupy
+// the port, it opens a TCP connection from the port, and a UDP socket that accepts datagrams from
+// only one peer.
 func closedPort(t *testing.T) netip.AddrPort {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -356,7 +353,6 @@ func (a *authority) issue(name string, from, to time.Duration) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// pool returns a certificate pool that contains only this authority.
 func (a *authority) pool() *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(a.cert)
@@ -388,12 +384,10 @@ func serveUDP(t *testing.T, answer func([]byte) []byte) netip.AddrPort {
 	return pc.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-// newProbe returns a Probe for a check's definition.
 func newProbe(h *balancer.Health, proto balancer.Protocol) *probe.Probe {
 	return probe.New(health.Subject{Health: h, Proto: proto})
 }
 
-// contextThatEnds returns a context that is canceled after d.
 func contextThatEnds(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

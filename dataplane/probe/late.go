@@ -6,21 +6,21 @@ import (
 	"vipd/balancer"
 )
 
-// Late describes checks that start later than their interval allows, because the maximum number of
-// concurrent checks is running.
+// Late describes checks that start later than their interval permits, because the maximum number of
+// concurrent checks are running.
 type Late struct {
 	// Programs reports whether the checks run programs. Otherwise they use the network.
 	Programs bool
-	// By is the delay of the last late check, and Interval is the interval of its service.
+	// By is the delay of the last late check, and Interval its service's interval.
 	By, Interval time.Duration
-	// Limit is the maximum number of concurrent checks of the kind.
+	// Limit is the maximum number of concurrent checks of this kind.
 	Limit int
 }
 
-// lateFor is the time for which late checks are still reported after the last one.
+// lateFor is how long late checks are reported after the last one.
 const lateFor = 30 * time.Second
 
-// noteWait records how long e has waited in the lane if the wait exceeds half of the interval of e.
+// noteWait records how long e has waited in the lane, if the wait exceeds half of e's interval.
 func (l *lane) noteWait(e *entry, now time.Time) {
 	wait := now.Sub(e.queued)
 	if 2*wait <= e.rules.Interval {
@@ -36,7 +36,7 @@ func (l *lane) enqueue(e *entry, now time.Time) {
 	l.waiting = append(l.waiting, e)
 }
 
-// Late returns a report for each kind of checks that is late now, or was late within lateFor.
+// Late returns an entry for each kind of checks that is late now, or was late within lateFor.
 func (r *Runner) Late() (late []Late) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -48,11 +48,11 @@ func BenchmarkTenThousand(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan struct{})
 	go func() { r.Run(ctx); close(ended) }()
-	time.Sleep(4 * time.Second) // until then, the checks become evenly spread over the interval
+	time.Sleep(4 * time.Second) // by then, the checks are evenly spread over the interval
 	checks.Store(0)
 	failed.Store(0)
 	start, used := time.Now(), cpu(b)
-	time.Sleep(time.Duration(b.N) * time.Second) // this is the time that is measured
+	time.Sleep(time.Duration(b.N) * time.Second) // the measured period
 	took := time.Since(start).Seconds()
 	b.ReportMetric((cpu(b)-used).Seconds()/took, "cores")
 	b.ReportMetric(float64(checks.Load())/took, "checks/s")
@@ -92,7 +92,7 @@ func acceptor(b *testing.B) uint16 {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), acceptVar+"=yes")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // the server is killed when this thread ends
+	runtime.LockOSThread() // the server is killed when this thread exits
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		b.Fatal(err)
@@ -108,32 +108,31 @@ func acceptor(b *testing.B) uint16 {
 	return port
 }
 
-// stoppedVar is an environment variable that makes the test binary run a single check. During this
-// check, the parent process stops the test binary.
+// stoppedVar is the environment variable that makes the test binary run a single check, during
+// which the parent process stops it.
 const stoppedVar = "VIPD_TEST_STOPPED"
 
 // TestBusyHostBlamesNoTarget stops a process during its check for longer than the check's timeout.
-// The process can't know whether the target has answered in time, so the check must count as not
-// run.
+// The process can't know whether the target answered in time, so the check must count as not run.
 func TestBusyHostBlamesNoTarget(t *testing.T) {
 	if os.Getenv(stoppedVar) != "" {
 		stopped(t)
 		return
 	}
 	got := ""
-	for range 5 { // on a busy host, the check may end before the process is stopped
+	for range 5 { // on a busy host, the check may finish before the process is stopped
 		if got = whileStopped(t); strings.Contains(got, busy) {
 			return
 		}
 	}
-	t.Errorf("result of a process that was stopped = %q, want it to contain %q", got, busy)
+	t.Errorf("stopped process: result = %q, want it to contain %q", got, busy)
 }
 
 // whileStopped starts a child process that runs a check, and stops the child during the check. It
 // returns the child's output.
 func whileStopped(t *testing.T) string {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestBusyHostBlamesNoTarget$", "-test.short") // without -test.short, the check would run in one more child, in namespaces
+	cmd := exec.Command(os.Args[0], "-test.run=^TestBusyHostBlamesNoTarget$", "-test.short") // without -test.short, the check would run in another child, in namespaces
 	cmd.Env = append(os.Environ(), stoppedVar+"=yes")
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"vipd/balancer/health"
 )
 
-// ErrUnchecked is the error that Now returns for an unknown target.
+// ErrUnchecked is returned by Now for an unknown target.
 var ErrUnchecked = errors.New("it has no health check")
 
 // Exchanged is the result of a check that a user has requested.
@@ -23,7 +23,7 @@ type Exchanged struct {
 }
 
 // Now runs each check of the target once, outside the schedule. The results do not affect the
-// verdict. The error is ErrUnchecked, or the reason why ctx ended.
+// verdict. The error is ErrUnchecked, or the reason why ctx was canceled.
 func (r *Runner) Now(ctx context.Context, t balancer.Target) (all []Exchanged, err error) {
 	r.mu.Lock()
 	w := r.targets[t]
@@ -40,12 +40,12 @@ func (r *Runner) Now(ctx context.Context, t balancer.Target) (all []Exchanged, e
 }
 
 // maxManual is the maximum number of concurrent checks that users have requested. These checks have
-// their own queue, so a user who requests many can neither start too many programs nor delay
+// their own queue, so a user who requests many checks can neither start too many programs nor delay
 // scheduled checks.
 const maxManual = 4
 
 // Exchange runs each check of a subject once. While maxManual other requested checks are running,
-// it waits. The error is the reason why ctx ended.
+// it waits. The error is the reason why ctx was canceled.
 func (r *Runner) Exchange(ctx context.Context, subject health.Subject) (all []Exchanged, err error) {
 	for s := range subject.All() {
 		if all, err = r.exchange(ctx, all, newProbe(s, &r.system), s.At); err != nil {

@@ -85,7 +85,7 @@ func testMark(t *testing.T, l *lab.Lab) {
 	check(t, define(balancer.TCPHealth, func(h *balancer.Health) { h.Mark = 77 }), at, health.NotRun, forbidden)
 }
 
-// forbidden is the start of the result's text if this host's own rules block the target.
+// forbidden is the start of a result's text if this host's own rules block the target.
 const forbidden = "not run: this host's own packet filter or routes forbid the connection"
 
 // TestForbiddenTargets blocks targets with rules on this host, and then with rules on the server.
@@ -103,7 +103,7 @@ func TestForbiddenTargets(t *testing.T) {
 		client.Exec(program, "-A", "OUTPUT", "-p", "udp", "--dport", "80", "-j", "DROP")
 		client.Exec(program, "-A", "OUTPUT", "-p", "udp", "--dport", "81", "-j", "REJECT")
 	}
-	server.Sysctl("net.ipv6.icmp.ratelimit", "0") // with this setting, each check gets an ICMP error
+	server.Sysctl("net.ipv6.icmp.ratelimit", "0") // makes the server send an ICMP error for every check
 	if err := client.Do(func() error { return errors.Join(prohibited("10.8.0.1/32"), prohibited("fd08::1/128")) }); err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestOutOfDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got health.Result
-	for range 100 { // repeat this, because the end of an earlier check may free a lower descriptor
+	for range 100 { // repeated, because the end of an earlier check may free a lower descriptor
 		fd, err := unix.Dup(0)
 		if err != nil {
 			t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 )
 
 // maxAnswer is the maximum length of an answer, in bytes. Without it, an endless answer would block
-// a check or use up the memory.
+// a check or use up memory.
 const maxAnswer = 64 << 10
 
 // maxText is the maximum length of a result's text, in bytes. Targets control parts of the text.
@@ -26,12 +26,12 @@ type Probe struct {
 	kind   func(*attempt, context.Context) (string, error)
 	files  *files // nil if the check does not use TLS
 	steps  []step // steps of a TCP check
-	// secrets holds the texts of the definition that results and transcripts must not show.
+	// secrets holds the strings in the definition that results and transcripts must not show.
 	secrets []string
 }
 
-// newProbe returns the probe for a subject. It ignores the subject's address. The definition must
-// be valid and must not change.
+// newProbe returns the probe for a subject, whose address it ignores. The definition must be valid
+// and must not change.
 func newProbe(s health.Subject, system *systemStore) *Probe {
 	h := s.Health
 	p := &Probe{health: h, proto: s.Proto, header: localHeader(s.Header), kind: kinds()[h.Type], secrets: secretsOf(h)}
@@ -63,14 +63,14 @@ func kinds() map[balancer.HealthType]func(*attempt, context.Context) (string, er
 type attempt struct {
 	*Probe
 	at    netip.AddrPort
-	notes *transcript // nil if no transcript is kept
+	notes *transcript // nil if no transcript is requested
 	// interrupts holds functions that detach the connections' deadlines from the context.
 	interrupts []func() bool
 }
 
 // Check runs a check against the address at. It returns within the definition's timeout, or
-// slightly later if it must kill a program. The outcome is health.NotRun if ctx ended the check, or
-// if this host could not run it, for example because it was too busy.
+// slightly later if it must kill a program. The outcome is health.NotRun if ctx was canceled, or if
+// this host could not run the check, for example because it was too busy.
 func (p *Probe) Check(ctx context.Context, at netip.AddrPort) health.Result {
 	return p.check(ctx, at, nil)
 }
@@ -115,13 +115,13 @@ func (p *Probe) check(ctx context.Context, at netip.AddrPort, notes *transcript)
 }
 
 // overslept reports whether a failed check lasted so much longer than its timeout that this host
-// must have been suspended or too busy. An answer may then have arrived in time, but been read too
-// late. Exec checks are exempt, because killing a program may take time.
+// must have been suspended or too busy. In this case, an answer may have arrived in time but was
+// read too late. Exec checks are exempt, because killing a program may take time.
 func (p *Probe) overslept(took time.Duration) bool {
 	return p.health.Type != balancer.ExecHealth && took > p.health.Timeout*3/2
 }
 
-// clearInterrupts keeps the end of the context from interrupting the connections.
+// clearInterrupts prevents a canceled context from interrupting the connections.
 func (a *attempt) clearInterrupts() {
 	for _, stop := range a.interrupts {
 		stop()

@@ -21,7 +21,6 @@ import (
 	"vipd/test/wait"
 )
 
-// afterHeader is a connection whose PROXY header has already been read.
 type afterHeader struct {
 	net.Conn
 	rest io.Reader
@@ -29,8 +28,8 @@ type afterHeader struct {
 
 func (c afterHeader) Read(p []byte) (int, error) { return c.rest.Read(p) }
 
-// behindProxy returns a handler for connections with a PROXY header of the given version that names
-// no client. For such connections, it calls handle. It closes all other connections.
+// behindProxy returns a handler that accepts only connections whose PROXY header has this version
+// and names no client. It passes these connections to handle, and closes all others.
 func behindProxy(version balancer.ProxyProtocol, handle func(net.Conn)) func(net.Conn) {
 	return func(c net.Conn) {
 		r := bufio.NewReader(c)
@@ -69,19 +68,18 @@ func TestProxyHeader(t *testing.T) {
 				h := define(c.kind, c.change)
 				h.Timeout = wait.Patience
 				if got := patient(t, probe.New(health.Subject{Proto: balancer.TCP, Header: version, Health: h}), at); got.Outcome != health.Passed {
-					t.Errorf("result of a check with the header = %s %q, want passed", got.Outcome, got.Text)
+					t.Errorf("check with the header: result = %s %q, want passed", got.Outcome, got.Text)
 				}
 				if got := patient(t, newProbe(define(c.kind, c.change), balancer.TCP), at); got.Outcome != health.Failed {
-					t.Errorf("result of a check without the header = %s %q, want failed", got.Outcome, got.Text)
+					t.Errorf("check without the header: result = %s %q, want failed", got.Outcome, got.Text)
 				}
 			})
 		}
 	}
 }
 
-// TestProxyHeaderOverUDP checks a server that answers only datagrams with a PROXY header of version
-// 2 that names no client. The check must pass if its definition has this version, and fail
-// otherwise.
+// TestProxyHeaderOverUDP checks a server that answers only datagrams with a version 2 PROXY header
+// that names no client. The check must pass if its definition has this version, and fail otherwise.
 func TestProxyHeaderOverUDP(t *testing.T) {
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -111,7 +109,7 @@ func TestProxyHeaderOverUDP(t *testing.T) {
 			h.Timeout = wait.Patience
 		}
 		if got := probe.New(health.Subject{Proto: balancer.UDP, Header: version, Health: h}).Check(t.Context(), at); got.Outcome != want {
-			t.Errorf("result of a check with header version %q = %s %q, want %s", version, got.Outcome, got.Text, want)
+			t.Errorf("header version %q: result = %s %q, want %s", version, got.Outcome, got.Text, want)
 		}
 	}
 }

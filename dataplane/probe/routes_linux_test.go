@@ -26,8 +26,8 @@ func prohibited(dst string) error {
 	return netlink.RouteAdd(&netlink.Route{Dst: to, Type: unix.RTN_PROHIBIT})
 }
 
-// markedRoute adds a route to 10.8.0.1 that applies only to packets with the mark 77. The route
-// rejects these packets with an error that no other route returns.
+// markedRoute adds a route to 10.8.0.1 that applies only to packets with mark 77. The route rejects
+// these packets with an error that no other route returns.
 func markedRoute() error {
 	rule := netlink.NewRule()
 	rule.Mark, rule.Table, rule.Family = 77, 77, unix.AF_INET

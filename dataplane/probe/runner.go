@@ -19,8 +19,8 @@ import (
 
 // Options configures a Runner.
 type Options struct {
-	// Report receives the verdicts that changed. Changes at about the same time share a call. The
-	// goroutine of Run calls it and waits for it, so it must not block.
+	// Report receives the verdicts that changed. Changes at about the same time share a call. Run's
+	// goroutine calls it, so it must not block.
 	Report func([]Transition)
 	// Observe, if not nil, receives each result. It is called concurrently.
 	Observe func(balancer.HealthType, health.Result)
@@ -34,10 +34,10 @@ type Options struct {
 	// Programs is the maximum number of concurrent exec checks, not counting requested checks. The
 	// default is 16.
 	Programs int
-	// Gather is the time for which a changed verdict waits for others, to be reported with them.
-	// Each further changed verdict extends the wait, up to four times Gather. The default is 50 ms.
+	// Gather is how long a changed verdict waits for other changes, to be reported with them. Each
+	// additional change extends the wait, up to four times Gather. The default is 50 ms.
 	Gather time.Duration
-	// Seed makes this node's jitter different from other nodes' jitter.
+	// Seed makes this node's jitter differ from other nodes' jitter.
 	Seed uint64
 	// Kept is the result of Runner.Keep in an earlier run.
 	Kept []Kept
@@ -47,11 +47,11 @@ type Options struct {
 	Check func(context.Context, *Probe, netip.AddrPort) health.Result
 }
 
-// TargetResult is the result of a check of a target.
+// TargetResult is the result of a target's check.
 type TargetResult struct {
 	Target balancer.Target
-	// Check is the index of the check among the target's checks, and Rules are the rules of the
-	// check. At is the probed address, whose port may differ from the target's.
+	// Check is the index of the check among the target's checks, and Rules are the check's rules.
+	// At is the probed address, whose port may differ from the target's.
 	Check int
 	Rules health.Rules
 	At    netip.AddrPort
@@ -65,15 +65,13 @@ const (
 	defaultGather   = 50 * time.Millisecond
 )
 
-// maxGather is the maximum time that a report waits for further verdicts, as a multiple of
-// Options.Gather.
+// maxGather limits how long a report waits for more verdicts, as a multiple of Options.Gather.
 const maxGather = 4
 
 // Transition is a change of the verdict of one or more targets.
 type Transition struct {
-	// Targets are the targets that share the verdict, in order.
 	Targets []balancer.Target
-	// Before is the former verdict, and For is how long it lasted. For is 0 if this is unknown.
+	// Before is the previous verdict, and For is how long it lasted. For is 0 if this is unknown.
 	Before balancer.Verdict
 	For    time.Duration
 	// State is the new state. State.Last.Text is the cause.
@@ -83,7 +81,7 @@ type Transition struct {
 // Status is the state of one target.
 type Status struct {
 	// At is the probed address, and Health is the definition of the check. If the target has
-	// several checks, they belong to the check whose result is shown.
+	// several checks, At and Health belong to the check whose result is shown.
 	At     netip.AddrPort
 	Health *balancer.Health
 	// State includes the verdict, and the time of the next check (State.Due).
@@ -97,7 +95,7 @@ type Status struct {
 // Runner checks targets periodically. Set defines the targets, and Run checks them. All methods are
 // safe for concurrent use.
 //
-// Its goals, and how it reaches each:
+// Its goals, and how it achieves each:
 //  1. One probe for each distinct pair of address and check: targets with the same pair share an entry, even if their services
 //     differ. An entry keeps its state as long as any target uses it.
 //  2. A check that hangs delays no other check: each runs in its own goroutine, and programs have their own queue.
@@ -124,11 +122,11 @@ type Runner struct {
 	probes   map[string]*sharedProbe
 	hosts    map[netip.Addr]*circle // the entries of each address
 	due      schedule
-	sleeps   time.Time // time at which the loop will wake up by itself
+	sleeps   time.Time // when the loop will wake up by itself
 	network  lane
 	programs lane
 	changes  []Transition
-	reportAt time.Time // time of the next report, or zero if there is nothing to report
+	reportAt time.Time // when the next report is due, or zero if there is nothing to report
 	reportBy time.Time // the latest time for reportAt
 }
 
@@ -151,10 +149,11 @@ func NewRunner(o Options) *Runner {
 	return r
 }
 
-// tick is the maximum delay of a due check. Checks that become due within a tick start together.
+// tick is how long a due check may be delayed. Checks that become due within a tick start together.
 const tick = 2 * time.Millisecond
 
-// Run checks the targets until ctx ends. It returns after the last running check has ended.
+// Run checks the targets until ctx is canceled. It returns after the last running check has
+// finished.
 func (r *Runner) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -177,7 +176,7 @@ func (r *Runner) Run(ctx context.Context) {
 		}
 	}
 	r.mu.Lock()
-	r.ctx = nil // no further check starts
+	r.ctx = nil // no more checks may start
 	r.mu.Unlock()
 	r.running.Wait()
 }
@@ -208,7 +207,7 @@ func (r *Runner) startDue(now time.Time) []Transition {
 	return nil
 }
 
-// startLocked starts the waiting checks of a lane for which the lane has room.
+// startLocked starts the checks that wait in a lane, as far as the lane has room.
 func (r *Runner) startLocked(l *lane) {
 	for len(l.waiting) > 0 && l.running < l.max && r.ctx != nil {
 		e := l.waiting[0]
@@ -260,10 +259,9 @@ func (r *Runner) check(ctx context.Context, e *entry) {
 	}
 }
 
-// changeLocked adds the change of the verdict of e to the next report. before is the former state
-// of e.
+// changeLocked adds the change of e's verdict to the next report. before is e's previous state.
 func (r *Runner) changeLocked(e *entry, before health.State) {
-	var sharing []balancer.Target // targets that have no other check
+	var sharing []balancer.Target // targets without another check
 	for _, t := range slices.SortedFunc(slices.Values(e.targets), balancer.Target.Compare) {
 		if w := r.targets[t]; len(w.checks) > 1 {
 			r.combineLocked(t, w, e, before)
@@ -278,9 +276,9 @@ func (r *Runner) changeLocked(e *entry, before health.State) {
 	}
 }
 
-// Set replaces the targets with wanted, and returns their verdicts. A target whose check does not
-// change keeps its state, even during a change of its verdict. A target whose check changes keeps
-// its verdict. The cost grows with the number of changed targets.
+// Set replaces the targets with wanted, and returns their verdicts. A target with an unchanged
+// check retains its state, even while its verdict is changing. A target with a changed check
+// retains its verdict. The cost grows with the number of changed targets.
 func (r *Runner) Set(wanted snap.Map[balancer.Target, health.Subject]) snap.Map[balancer.Target, balancer.Verdict] {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -299,8 +297,8 @@ func (r *Runner) Set(wanted snap.Map[balancer.Target, health.Subject]) snap.Map[
 	return r.verdicts
 }
 
-// Assume records the verdicts that other nodes have reached. A target that is added later starts
-// with their verdict, so its first result alone does not decide.
+// Assume tells the Runner which verdicts other nodes have reached. A target that is added later
+// starts with their verdict, so its first result alone does not determine the verdict.
 func (r *Runner) Assume(verdicts snap.Map[balancer.Target, balancer.Verdict]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -325,8 +323,8 @@ func (r *Runner) Status(t balancer.Target) (Status, bool) {
 	return w.status(), true
 }
 
-// Hint reports that the state of targets may have changed. They are checked immediately, or after
-// the fast interval since their latest check. Unknown targets are ignored.
+// Hint reports that the state of targets may have changed. They are checked as soon as the fast
+// interval since their latest check has passed. Unknown targets are ignored.
 func (r *Runner) Hint(targets ...balancer.Target) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -361,8 +359,8 @@ type Kept struct {
 	health.Saved
 }
 
-// keptOf returns the saved state of the check that key identifies. If there is none, it returns the
-// saved state of another check with the same address and service.
+// keptOf returns the saved state of the check that key identifies or, if missing, the saved state
+// of another check with the same address and service.
 func (r *Runner) keptOf(key entryKey, service balancer.Name) (health.Saved, bool) {
 	all, check := r.kept[key.at], digest(key.definition)
 	i := slices.IndexFunc(all, func(k Kept) bool { return k.Check == check })
@@ -375,7 +373,7 @@ func (r *Runner) keptOf(key entryKey, service balancer.Name) (health.Saved, bool
 	return all[i].Saved, true
 }
 
-// Keep returns the states that the next run needs for Options.Kept, sorted by address.
+// Keep returns the states for the next run's Options.Kept, sorted by address.
 func (r *Runner) Keep() []Kept {
 	r.mu.Lock()
 	var kept []Kept
@@ -389,8 +387,8 @@ func (r *Runner) Keep() []Kept {
 	return kept
 }
 
-// digest returns a fingerprint of a definition. The definition itself may contain secrets, and is
-// never written to disk.
+// digest returns a fingerprint of a definition. The definition itself is never written to disk,
+// because it may contain secrets.
 func digest(definition string) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(definition))

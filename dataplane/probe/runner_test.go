@@ -28,10 +28,10 @@ type world struct {
 
 	mu      sync.Mutex
 	broken  map[netip.AddrPort]bool
-	takes   map[netip.AddrPort]time.Duration // duration of a check, by address
+	takes   map[netip.AddrPort]time.Duration // how long checks of each address run
 	under   map[netip.AddrPort]int           // number of running checks, by address
 	flying  int
-	most    int                            // maximum number of concurrent checks that has occurred
+	most    int                            // the highest number of concurrent checks so far
 	begins  map[netip.AddrPort][]time.Time // start times of the checks, by address
 	reports [][]probe.Transition
 }
@@ -78,7 +78,7 @@ func (w *world) report(changes []probe.Transition) {
 	w.reports = append(w.reports, changes)
 }
 
-// reported returns the reports that have been made since the last call.
+// reported returns the reports since its last call.
 func (w *world) reported() [][]probe.Transition {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -95,7 +95,7 @@ func (w *world) checked(at netip.AddrPort) []time.Time {
 }
 
 // set makes the checks of the first n targets fail if broken is true, and pass otherwise. takes is
-// the duration of later checks.
+// how long later checks run.
 func (w *world) set(n int, broken bool, takes time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -104,7 +104,7 @@ func (w *world) set(n int, broken bool, takes time.Duration) {
 	}
 }
 
-// start starts a runner. The runner stops when the test ends or the returned function is called.
+// start starts a runner. The runner stops when the returned function is called or the test ends.
 func (w *world) start(o probe.Options) (*probe.Runner, func()) {
 	o.Report, o.Check = w.report, w.check
 	r := probe.NewRunner(o)
@@ -119,7 +119,6 @@ func at(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80)
 }
 
-// target returns target i of a service.
 func target(service string, i int) balancer.Target {
 	return balancer.Target{Service: balancer.Name(service), Addr: at(i).Addr(), Port: 80}
 }
@@ -143,7 +142,7 @@ func usual(change func(*balancer.Health)) *balancer.Health {
 }
 
 // TestHangingChecksDelayNoOther makes a thousand checks hang until their timeout. The only healthy
-// target must nevertheless be checked on time.
+// target must still be checked on time.
 func TestHangingChecksDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -170,7 +169,7 @@ func TestHangingChecksDelayNoOther(t *testing.T) {
 }
 
 // TestConcurrencyLimits uses more targets than can be checked concurrently. The runner must respect
-// the separate limits for network checks and for programs. It must check every target.
+// the separate limits for network checks and programs, and must check every target.
 func TestConcurrencyLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network, programs := newWorld(t), newWorld(t)
@@ -214,8 +213,8 @@ func TestConcurrencyLimits(t *testing.T) {
 }
 
 // TestLatePrograms runs a network check, and programs that take 0.4 s each, up to 16 at the same
-// time. If the interval is too short for all programs, the runner must report that programs run
-// late. The reported delay must show which interval would be long enough.
+// time. If the interval is too short for all programs, the runner must report that programs are
+// late. The reported delay must show which interval would suffice.
 func TestLatePrograms(t *testing.T) {
 	for _, c := range []struct {
 		programs int
@@ -250,8 +249,8 @@ func TestLatePrograms(t *testing.T) {
 	}
 }
 
-// TestSharedChecks gives several services the same check of one address. They must share this
-// check's results and reports, even if they use the results in different ways.
+// TestSharedChecks gives several services the same check of one address. They must share its
+// results and reports, even if they use the results differently.
 func TestSharedChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -291,8 +290,8 @@ func TestSharedChecks(t *testing.T) {
 	})
 }
 
-// TestSimultaneousChangesShareReport breaks 1,000 targets, and hints at each of them. All changes
-// must be in a single report.
+// TestSimultaneousChangesShareReport breaks 1,000 targets, and hints at each of them. A single
+// report must contain all changes.
 func TestSimultaneousChangesShareReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -311,7 +310,7 @@ func TestSimultaneousChangesShareReport(t *testing.T) {
 		}
 		for _, c := range reports[0] {
 			if c.Before != balancer.HealthUp || c.State.Verdict != balancer.HealthDown || c.For < 8*time.Second || c.State.Last.Text != "broken" {
-				t.Fatalf("change = %+v, want a change from up, which has lasted at least 8s, to down", c)
+				t.Fatalf("change = %+v, want down after at least 8s of up", c)
 			}
 		}
 	})
@@ -340,8 +339,7 @@ func TestDetectionTime(t *testing.T) {
 }
 
 // TestReloadKeepsState sets checks again while a target fails. If the new check is equal, the
-// target must keep its state. If the new check differs, the target must keep its verdict. A removed
-// target must have no status.
+// target must retain its state, and otherwise its verdict. A removed target must have no status.
 func TestReloadKeepsState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -356,7 +354,7 @@ func TestReloadKeepsState(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			before, _ = r.Status(target("web", 0))
 		}
-		again := *h // an equal copy, as it results from a reload
+		again := *h // an equal copy, as a reload creates
 		r.Set(equalTargets(2, &again))
 		after, _ := r.Status(target("web", 0))
 		if after.State != before.State {
@@ -370,11 +368,11 @@ func TestReloadKeepsState(t *testing.T) {
 			t.Errorf("state after Set = %+v, want %+v", after.State, before.State)
 		}
 		if r.Verdicts().At(target("web", 0)) != balancer.HealthUp {
-			t.Errorf("verdict with the changed check = %q, want up", r.Verdicts().At(target("web", 0)))
+			t.Errorf("changed check: verdict = %q, want up", r.Verdicts().At(target("web", 0)))
 		}
 		time.Sleep(3 * time.Second)
 		if r.Verdicts().At(target("web", 0)) != balancer.HealthDown {
-			t.Errorf("verdict after failures of the changed check = %q, want down", r.Verdicts().At(target("web", 0)))
+			t.Errorf("after failures of the changed check: verdict = %q, want down", r.Verdicts().At(target("web", 0)))
 		}
 		if _, there := r.Status(target("nobody", 0)); there {
 			t.Error("Status() of a missing target = true, want false")
@@ -382,8 +380,8 @@ func TestReloadKeepsState(t *testing.T) {
 	})
 }
 
-// TestRestartKeepsVerdicts passes the state of one runner to the next runner. The verdicts must be
-// kept for a minute, and only for the same service.
+// TestRestartKeepsVerdicts passes a runner's state to the next runner. The next runner must use the
+// verdicts for a minute, and only for the same service.
 func TestRestartKeepsVerdicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -399,8 +397,8 @@ func TestRestartKeepsVerdicts(t *testing.T) {
 		}
 		want := r.Verdicts()
 		time.Sleep(20 * time.Second)
-		// The third target now has another check. Its first verdict must be the old verdict of its
-		// address.
+		// The third target now has another check. The target's first verdict must be the old
+		// verdict of its address.
 		m = m.Set(target("web", 2), health.Subject{At: at(2), Proto: balancer.TCP, Health: usual(func(h *balancer.Health) { h.Send = "x" })})
 		next := probe.NewRunner(probe.Options{Kept: kept, Report: w.report, Check: w.check})
 		for target, c := range snap.Diff(want, next.Set(m)) {
@@ -414,7 +412,7 @@ func TestRestartKeepsVerdicts(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if late := probe.NewRunner(probe.Options{Kept: kept, Report: w.report}).Set(m); late.Len() != 0 {
-			t.Errorf("verdicts of a runner that starts more than a minute later = %d, want 0", late.Len())
+			t.Errorf("runner that starts more than a minute later: verdicts = %d, want 0", late.Len())
 		}
 	})
 }
@@ -458,8 +456,8 @@ func TestReloadKeepsVerdicts(t *testing.T) {
 }
 
 // TestAssumedVerdicts tells a runner which verdicts other nodes have reported. A new target must
-// start with its assumed verdict, and must need as many results as usual to change it. Targets that
-// are already being checked must ignore assumed verdicts.
+// start with this verdict, and must need as many results as usual to change it. The verdicts of
+// targets that are already being checked must not change.
 func TestAssumedVerdicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -491,12 +489,12 @@ func TestAssumedVerdicts(t *testing.T) {
 			t.Fatalf("changes = %+v, want one change from up to down", changes)
 		}
 		if after := changes[0].State.Since.Sub(began); after < time.Duration(h.Fall-1)*h.FastInterval*9/10 || after > h.Interval+time.Duration(h.Fall-1)*h.FastInterval {
-			t.Errorf("time until the change = %s, want the time that %d results need", after, h.Fall)
+			t.Errorf("change after %s, want the time that %d results need", after, h.Fall)
 		}
 	})
 }
 
-// TestNow runs a check at the user's request, outside the schedule. The result must not affect the
+// TestNow runs a check that a user requests, outside the schedule. The result must not affect the
 // verdict.
 func TestNow(t *testing.T) {
 	quiet(t)
@@ -513,12 +511,12 @@ func TestNow(t *testing.T) {
 		t.Errorf("verdicts after Now() = %d, want 0", r.Verdicts().Len())
 	}
 	if _, err := r.Now(t.Context(), balancer.Target{}); err == nil {
-		t.Error("error of Now() for a missing target = nil, want an error")
+		t.Error("missing target: error of Now() = nil, want an error")
 	}
 }
 
-// TestManualChecksLimited requests 100 checks at the same time, one of which is canceled while it
-// waits. All others must run, at most four at the same time.
+// TestManualChecksLimited requests 100 checks at the same time, and cancels one while it waits. All
+// others must run, at most four at the same time.
 func TestManualChecksLimited(t *testing.T) {
 	quiet(t)
 	r := probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}})
@@ -553,7 +551,7 @@ func TestManualChecksLimited(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.Exchange(gone, subject); !errors.Is(err, context.Canceled) {
-		t.Errorf("error of the canceled request = %v, want context.Canceled", err)
+		t.Errorf("canceled request: error = %v, want context.Canceled", err)
 	}
 	close(open)
 	asking.Wait()
@@ -562,8 +560,8 @@ func TestManualChecksLimited(t *testing.T) {
 	}
 }
 
-// TestRandomHistories changes targets and their health at random, and then waits for a minute. The
-// verdict of each target must then agree with the target's health.
+// TestRandomHistories changes targets and their health at random, and then waits for a minute. Each
+// target's verdict must then match its health.
 func TestRandomHistories(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) { history(t, seed) })
@@ -622,7 +620,7 @@ func history(t *testing.T, seed uint64) {
 	for _, report := range w.reports {
 		for _, c := range report {
 			if c.Before == c.State.Verdict || len(c.Targets) == 0 {
-				t.Fatalf("seed %d: change = %+v, want another verdict than before, and at least one target", seed, c)
+				t.Fatalf("seed %d: change = %+v, want a different verdict and at least one target", seed, c)
 			}
 		}
 	}

@@ -35,7 +35,8 @@ func WithoutSecrets(definition map[string]any) map[string]any {
 	return definition
 }
 
-// redact returns a copy of value in which Hidden replaces the values of fields that secret selects.
+// redact returns a copy of value in which the values of fields that secret selects are replaced
+// with Hidden.
 func redact(value any, secret func(field string) bool) any {
 	switch value := value.(type) {
 	case []any:
@@ -61,8 +62,8 @@ func redact(value any, secret func(field string) bool) any {
 	return value
 }
 
-// secretsOf returns the secrets of a valid definition that answers may repeat: values of headers,
-// and arguments in the texts that a check sends.
+// secretsOf returns the secrets in a valid definition that answers may repeat: header values, and
+// arguments in the data that a check sends.
 func secretsOf(h *balancer.Health) []string {
 	var secrets []string
 	for name, value := range h.Headers {
@@ -74,7 +75,7 @@ func secretsOf(h *balancer.Health) []string {
 		sent, _ := s.Request()
 		secrets = append(secrets, arguments(string(sent))...)
 	}
-	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) }) // longer secrets are first, because a secret may contain a shorter secret
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) }) // longest first, because a secret may contain a shorter one
 	return secrets
 }
 
@@ -96,7 +97,7 @@ func arguments(text string) (secrets []string) {
 	return secrets
 }
 
-// withoutSecrets returns a copy of data in which Hidden replaces each secret.
+// withoutSecrets returns a copy of data in which each secret is replaced with Hidden.
 func withoutSecrets(data []byte, secrets []string) []byte {
 	for _, s := range secrets {
 		data = bytes.ReplaceAll(data, []byte(s), []byte(Hidden))

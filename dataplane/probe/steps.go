@@ -12,18 +12,18 @@ import (
 	"vipd/balancer"
 )
 
-// step is one request of a TCP check, with the answer that it expects.
+// step is one request of a TCP check, and the answer that it expects.
 type step struct {
 	send []byte
 	// find returns the length of the shortest prefix of data that contains the expected answer, or
-	// -1. A longer prefix must also contain it, so it does not matter how an answer is split. If
-	// find is nil, the step expects no answer.
+	// -1. Every longer prefix must also contain it, so it does not matter how an answer is split.
+	// If find is nil, the step expects no answer.
 	find func(data []byte) int
 	// lacking describes the expected answer in errors.
 	lacking string
 }
 
-// stepsOf returns the steps of a valid definition. The settings send and expect are a single step.
+// stepsOf returns the steps of a valid definition. The settings send and expect form a single step.
 func stepsOf(h *balancer.Health) []step {
 	defined := h.Steps
 	if h.Send != "" || h.Expect != "" {
@@ -72,8 +72,8 @@ func findPattern(pattern *regexp.Regexp) func([]byte) int {
 	}
 }
 
-// withoutPartialRune returns data without the first bytes of a final character whose other bytes
-// may still arrive.
+// withoutPartialRune returns data without an incomplete final character, whose other bytes may
+// still arrive.
 func withoutPartialRune(data []byte) []byte {
 	for i := len(data) - 1; i >= max(0, len(data)-utf8.UTFMax); i-- {
 		if !utf8.RuneStart(data[i]) {

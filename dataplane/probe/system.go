@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// systemStore is the system's store of certificate authorities. Package crypto/x509 reads it only
-// once per process, so a CA that is added later would be trusted only after a restart. The zero
-// value is ready to use. All definitions of a Runner share the store.
+// systemStore is the system's store of certificate authorities. Package crypto/x509 reads the store
+// only once per process, so without systemStore, a CA that is added later would be trusted only
+// after a restart. The zero value is ready to use. All definitions of a Runner share the store.
 type systemStore struct {
-	mu     sync.Mutex // also held while files are read; checks wait for it only until their timeout
+	mu     sync.Mutex // also locked while files are read; checks wait for it only until their timeout
 	looked time.Time
 	stamps map[string]stamp
 	pool   *x509.CertPool
@@ -25,12 +25,12 @@ type systemStore struct {
 // storePause is the minimum time between two checks of whether the store has changed.
 const storePause = time.Second
 
-// maxStoreFile is the maximum size of a file of the store, in bytes. The bundles of large
+// maxStoreFile is the maximum size of a file in the store, in bytes. The bundles of large
 // organizations have several MiB.
 const maxStoreFile = 64 << 20
 
-// storePlaces returns the files and folders that crypto/x509 reads on Linux. It uses only the first
-// readable file, but all folders.
+// storePlaces returns the files and directories that crypto/x509 reads on Linux. It uses only the
+// first readable file, but all directories.
 func storePlaces() (files, folders []string) {
 	if file := os.Getenv("SSL_CERT_FILE"); file != "" {
 		files = []string{file}
@@ -68,7 +68,7 @@ func (s *systemStore) authorities() *x509.CertPool {
 	return s.pool
 }
 
-// storeFiles returns the given files, followed by the files in the folders.
+// storeFiles returns files, followed by the files in the folders.
 func storeFiles(files, folders []string) []string {
 	all := slices.Clone(files)
 	for _, folder := range folders {

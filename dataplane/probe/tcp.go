@@ -23,8 +23,8 @@ func (a *attempt) tcp(ctx context.Context) (string, error) {
 }
 
 // resets reports whether err means that the peer has reset the connection. A server that answers
-// without reading the whole request resets the connection when it closes it. An answer that arrived
-// earlier can still be read.
+// without reading the whole request resets the connection when it closes it. The answer can still
+// be read if it arrived before the reset.
 func resets(err error) bool { return sockerr.Is(err, syscall.ECONNRESET, syscall.EPIPE) }
 
 // sendError explains why data could not be sent.

@@ -18,7 +18,7 @@ import (
 )
 
 // secure starts TLS on conn, and offers the application protocol alpn. The certificate must be
-// valid for the definition's host. Without a host, it must be valid for the address.
+// valid for the definition's host or, without one, for the address.
 func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.Conn, error) {
 	certificates, err := a.files.load(ctx)
 	if err != nil {
@@ -28,7 +28,7 @@ func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.C
 	if host, _, err := net.SplitHostPort(name); err == nil {
 		name = host
 	}
-	name = cmp.Or(name, a.at.Addr().String()) // no SNI is sent then, but the certificate must contain the address
+	name = cmp.Or(name, a.at.Addr().String()) // no SNI is sent for an address, but the certificate must contain it
 	config := &tls.Config{
 		ServerName: name, RootCAs: certificates.authors, Certificates: certificates.own, NextProtos: []string{alpn},
 	}
@@ -54,8 +54,8 @@ func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.C
 }
 
 // acceptAny makes the client accept every certificate. It also enables versions and ciphers that
-// crypto/tls does not offer by default, such as TLS 1.0 and RSA key exchange. They do not weaken
-// the check, because it verifies nothing anyway.
+// crypto/tls does not offer by default, such as TLS 1.0 and RSA key exchange. This does not weaken
+// the check, which verifies nothing anyway.
 func acceptAny(c *tls.Config) {
 	c.InsecureSkipVerify = true
 	c.MinVersion = tls.VersionTLS10
@@ -96,8 +96,8 @@ func (a *attempt) tlsError(err error, name string) error {
 	return fmt.Errorf("TLS handshake: %w", bare(err))
 }
 
-// fromRemote reports whether err is an alert that the target has sent. crypto/tls has no type for
-// such errors.
+// fromRemote reports whether err is a TLS alert from the target. crypto/tls has no type for these
+// errors.
 func fromRemote(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "remote error"

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxNoted is the maximum number of bytes that a transcript keeps in each direction.
+// maxNoted is the maximum number of bytes that a transcript contains in each direction.
 const maxNoted = 8 << 10
 
 // transcript records a conversation for users. A nil transcript records nothing. Lines start with
@@ -23,7 +23,7 @@ type transcript struct {
 
 	mu    sync.Mutex // one goroutine may read while another writes
 	parts []part
-	noted [2]int // number of bytes sent, and received
+	noted [2]int // numbers of bytes sent and received
 }
 
 // part is a piece of data in one direction, or an event.
@@ -75,7 +75,6 @@ func (t *transcript) add(mark byte, data []byte) {
 	t.parts = append(t.parts, part{mark, slices.Clone(data)})
 }
 
-// String returns the conversation as marked lines.
 func (t *transcript) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -123,7 +122,7 @@ func (t *transcript) masked(p part) []byte {
 	return data
 }
 
-// record returns c, or a connection that also records its data if there is a transcript.
+// record returns c or, if a transcript is requested, a connection that also records c's data.
 func (a *attempt) record(c net.Conn) net.Conn {
 	if a.notes == nil {
 		return c
@@ -131,7 +130,6 @@ func (a *attempt) record(c net.Conn) net.Conn {
 	return &recorded{c, a.notes}
 }
 
-// recorded is a connection whose data a transcript records.
 type recorded struct {
 	net.Conn
 	notes *transcript

@@ -11,8 +11,8 @@ import (
 )
 
 // udp sends a datagram. If the definition expects a text, an answer must contain it. Otherwise the
-// check passes with any answer or none, and fails only if an error is reported, such as a closed
-// port.
+// check passes with any answer or none, and fails only if an error such as a closed port is
+// reported.
 func (a *attempt) udp(ctx context.Context) (string, error) {
 	conn, err := a.connect(ctx, "udp")
 	if err != nil {
@@ -51,7 +51,7 @@ func (a *attempt) readDatagrams(conn net.Conn) (string, error) {
 }
 
 // deliveryError explains why a datagram was not delivered. EACCES means that a router rejected it.
-// If this host's own routes forbid the target, opening the socket already fails.
+// If this host's own routes prohibit the target, opening the socket already fails.
 func (a *attempt) deliveryError(err error) error {
 	switch {
 	case sockerr.Is(err, syscall.EACCES):

@@ -15,8 +15,8 @@ type watch struct {
 	need   balancer.HealthNeed
 }
 
-// state returns the combined state of all checks. If the parameter instead is not nil, it replaces
-// the state of e.
+// state returns the combined state of all checks. If instead is not nil, it is used in place of e's
+// state.
 func (w *watch) state(e *entry, instead *health.State) health.Combined {
 	states := make([]health.State, len(w.checks))
 	for i, c := range w.checks {
@@ -28,7 +28,7 @@ func (w *watch) state(e *entry, instead *health.State) health.Combined {
 	return health.Combine(states, w.need)
 }
 
-// status returns the state as it is shown to users. If there are several checks, the texts name the
+// status returns the state as users see it. If the target has several checks, the texts name the
 // check.
 func (w *watch) status() Status {
 	combined := w.state(nil, nil)
@@ -53,8 +53,8 @@ func (w *watch) named(i int, text string) string {
 	return fmt.Sprintf("check %d of %d (%s): %s", i+1, len(w.checks), w.checks[i].probe.health.Type, text)
 }
 
-// combineLocked records the change of the verdict of t, if there is one, after the state of e has
-// changed. e is one of several checks of t, and before is its former state.
+// combineLocked records whether the verdict of t has changed after a change to the state of e, one
+// of t's several checks. before is e's previous state.
 func (r *Runner) combineLocked(t balancer.Target, w *watch, e *entry, before health.State) {
 	former, status := w.state(e, &before), w.status()
 	if former.Verdict == status.State.Verdict {
@@ -65,7 +65,6 @@ func (r *Runner) combineLocked(t balancer.Target, w *watch, e *entry, before hea
 	r.reportSoonLocked()
 }
 
-// setVerdictLocked publishes the verdict of t.
 func (r *Runner) setVerdictLocked(t balancer.Target, v balancer.Verdict) {
 	if v == balancer.HealthUnknown {
 		r.verdicts = r.verdicts.Delete(t)
@@ -74,7 +73,6 @@ func (r *Runner) setVerdictLocked(t balancer.Target, v balancer.Verdict) {
 	}
 }
 
-// newTransition returns the transition of targets from the state before to the state now.
 func newTransition(targets []balancer.Target, before, now health.State) Transition {
 	c := Transition{Targets: targets, Before: before.Verdict, State: now}
 	if !before.Since.IsZero() {
@@ -83,8 +81,8 @@ func newTransition(targets []balancer.Target, before, now health.State) Transiti
 	return c
 }
 
-// reportSoonLocked makes the loop report the recorded changes, together with others at about the
-// same time.
+// reportSoonLocked makes the loop report the recorded changes, together with other changes at about
+// the same time.
 func (r *Runner) reportSoonLocked() {
 	now := time.Now()
 	if r.reportAt.IsZero() {
@@ -100,7 +98,7 @@ func (r *Runner) reportSoonLocked() {
 	}
 }
 
-// moveLocked gives a target the entries of its subject's checks. If the checks or their need
+// moveLocked gives a target the entries of its subject's checks. If the checks or the setting need
 // change, the verdict may change immediately.
 func (r *Runner) moveLocked(b *batch, m move) {
 	old := r.targets[m.target]
@@ -118,7 +116,7 @@ func (r *Runner) moveLocked(b *batch, m move) {
 			e = r.addLocked(b, key, m.target, s, old)
 		}
 		if slices.Contains(w.checks, e) {
-			continue // the check equals an earlier check
+			continue // the check equals an earlier one
 		}
 		w.checks = append(w.checks, e)
 		if old == nil || !slices.Contains(old.checks, e) {

@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// several returns the subject of target 0. It has two checks, at port 80 and at port 81 of the
+// several returns the subject of target 0, with two checks: at port 80 and at port 81 of the
 // target's address.
 func several(need balancer.HealthNeed) health.Subject {
 	first := usual(func(h *balancer.Health) { h.Fall, h.Rise, h.Need = 1, 1, need })
@@ -28,7 +28,7 @@ func other() netip.AddrPort { return netip.AddrPortFrom(at(0).Addr(), 81) }
 
 // TestSeveralChecks breaks and repairs the checks of a target that has two checks. Each check has
 // its own interval and fall. The verdict must follow the setting need, and must change only once
-// when the checks change. The status must name the check that has caused the verdict.
+// when the checks change. The status must name the check that caused the verdict.
 func TestSeveralChecks(t *testing.T) {
 	for _, c := range []struct {
 		need           balancer.HealthNeed
@@ -61,10 +61,10 @@ func TestSeveralChecks(t *testing.T) {
 			time.Sleep(2 * time.Minute)
 			status, _ := r.Status(name)
 			if status.State.Verdict != c.verdict || r.Verdicts().At(name) != c.verdict || len(status.Checks) != 2 || !strings.HasPrefix(status.State.Cause, c.cause) {
-				t.Errorf("%+v: status = %+v, published = %q, want the expected verdict in both, its cause, and two checks", c, status, r.Verdicts().At(name))
+				t.Errorf("%+v: status = %+v, published = %q; want the expected verdict in both, its cause, and two checks", c, status, r.Verdicts().At(name))
 			}
 			if took := status.State.Since.Sub(before); c.changesVerdict && took < c.takesAtLeast {
-				t.Errorf("%+v: time until the change = %s, want at least the time that the checks need", c, took)
+				t.Errorf("%+v: change after %s, want at least the time that the checks need", c, took)
 			}
 			w.mu.Lock()
 			w.broken[at(0)], w.broken[other()] = false, false
@@ -77,8 +77,8 @@ func TestSeveralChecks(t *testing.T) {
 	}
 }
 
-// TestListReloadKeepsVerdict adds a check to a target, and removes it again. The verdict must stay
-// the same until results contradict it. The removed check must no longer run.
+// TestListReloadKeepsVerdict adds a check to a target, and removes it again. The verdict must not
+// change until results contradict it, and the removed check must no longer run.
 func TestListReloadKeepsVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -95,14 +95,14 @@ func TestListReloadKeepsVerdict(t *testing.T) {
 		w.broken[other()] = true
 		w.mu.Unlock()
 		if got := r.Set(m.Set(name, both)).At(name); got != balancer.HealthUp {
-			t.Errorf("verdict after a check was added = %q, want up", got)
+			t.Errorf("after a check was added: verdict = %q, want up", got)
 		}
 		time.Sleep(time.Minute)
 		if got := r.Verdicts().At(name); got != balancer.HealthDown {
-			t.Errorf("verdict after the new check has failed = %q, want down", got)
+			t.Errorf("after the new check failed: verdict = %q, want down", got)
 		}
 		if got := r.Set(m.Set(name, one)).At(name); got != balancer.HealthUp {
-			t.Errorf("verdict after the failed check was removed = %q, want up", got)
+			t.Errorf("after the failed check was removed: verdict = %q, want up", got)
 		}
 		w.mu.Lock()
 		begun := len(w.begins[other()])
@@ -120,9 +120,8 @@ func TestListReloadKeepsVerdict(t *testing.T) {
 	})
 }
 
-// TestListReloadReportsVerdict changes the list of a target's checks, of which one passes and one
-// fails. This changes the verdict immediately. The runner must report the change, and how long the
-// old verdict has lasted.
+// TestListReloadReportsVerdict removes or adds a check of a target, so the verdict changes
+// immediately. The runner must report the change, and how long the old verdict lasted.
 func TestListReloadReportsVerdict(t *testing.T) {
 	either, one := several("any"), several("all")
 	one.Next = nil
@@ -154,7 +153,7 @@ func TestListReloadReportsVerdict(t *testing.T) {
 	}
 }
 
-// TestListExchange requests the checks of a target that has two checks. Each of them must run once.
+// TestListExchange requests the checks of a target that has two. Each must run once.
 func TestListExchange(t *testing.T) {
 	quiet(t)
 	r := probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}})

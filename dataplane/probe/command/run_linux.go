@@ -20,11 +20,12 @@ import (
 	"vipd/balancer"
 )
 
-// defaultOutput is the default of Command.Output. Run reads the whole output, so that the program
-// never waits for a reader.
+// defaultOutput is the default of Command.Output. Run reads the whole output, so the program never
+// waits for a reader.
 const defaultOutput = 4 << 10
 
-// Run runs the program until it or ctx ends. The error is the reason why it could not be started.
+// Run runs the program until it exits or ctx is canceled. The error is the reason why the program
+// could not be started.
 func (c Command) Run(ctx context.Context) (Result, error) {
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
 	if cmd.Err == nil { // if Err is set, Start returns it
@@ -71,9 +72,9 @@ func (c Command) Run(ctx context.Context) (Result, error) {
 	return r, nil
 }
 
-// await waits until the process or ctx ends, kills its whole group, and reports whether the process
-// ended by itself. It kills the group before it reaps the process, because another
-// process could get its PID afterwards.
+// await waits until the process exits or ctx is canceled, and kills the whole process group. It
+// reports whether the process exited by itself. It kills the group before it reaps the process,
+// because once the process is reaped, its PID may be reused.
 func await(ctx context.Context, pid int) bool {
 	ended := make(chan struct{})
 	var once sync.Once
@@ -85,7 +86,7 @@ func await(ctx context.Context, pid int) bool {
 	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}
 	if !stop() {
-		<-ended // ctx ended first, so wait for the killed process
+		<-ended // ctx was canceled first, so wait for the killed process
 	}
 	once.Do(func() {
 		inTime = true
@@ -94,8 +95,8 @@ func await(ctx context.Context, pid int) bool {
 	return inTime
 }
 
-// reap waits for the remaining processes of a killed process group. If vipd is the first process of
-// a container, orphans become its children, and no other process waits for them.
+// reap waits for the remaining processes of a killed process group. If vipd is a container's first
+// process, orphans become its children, and no other process waits for them.
 func reap(pid int) {
 	var err error
 	for err == nil || err == unix.EINTR {
@@ -103,8 +104,8 @@ func reap(pid int) {
 	}
 }
 
-// identity returns the credentials of the user as which a program runs. It returns nil if that is
-// vipd's own user, which is then not root.
+// identity returns the credentials of the user that runs a program. It returns nil if this is
+// vipd's own user and vipd does not run as root.
 func identity(name string) (*syscall.Credential, error) {
 	root := os.Geteuid() == 0
 	if name == "" {
@@ -143,7 +144,7 @@ func identity(name string) (*syscall.Credential, error) {
 	return c, nil
 }
 
-// tail is a writer that keeps the last size bytes.
+// tail is a writer that retains the last size bytes.
 type tail struct {
 	size int
 	mu   sync.Mutex // the program may still write when its output is read

@@ -10,9 +10,9 @@ import (
 )
 
 // Trusted returns an error unless only root and this process's user can replace the file at path.
-// The file, its folders, and the targets of symbolic links must belong to one of them, and others
-// must not be able to write to them. In a sticky folder, such as /tmp, users can't replace files of
-// others. A missing file is not an error.
+// The file, its directories and the targets of symbolic links must belong to one of these users,
+// and no other user may be able to write to them. In a sticky directory, such as /tmp, users can't
+// replace other users' files. A missing file is not an error.
 func Trusted(path string) error {
 	const maxLinks = 40 // the kernel's limit
 	return trusted(filepath.Clean(path), maxLinks)
@@ -30,7 +30,7 @@ func trusted(path string, links int) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil // the start of a missing program fails with the system's own error
+		return nil // starting a missing program fails with the system's own error
 	case err != nil:
 		return err
 	}
@@ -47,7 +47,7 @@ func trusted(path string, links int) error {
 	return trusted(filepath.Clean(next), links-1)
 }
 
-// checkOwner returns an error if other users could replace or write the file that info describes.
+// checkOwner returns an error if other users could replace or modify the file that info describes.
 func checkOwner(path string, info fs.FileInfo) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -10,7 +10,8 @@ import (
 )
 
 // TestTrusted creates programs that other users could replace in several ways, and programs that
-// they could not replace. Only the latter may be trusted and run, even through symbolic links.
+// they could not replace. Only programs that they could not replace may be trusted and run, even
+// through symbolic links.
 func TestTrusted(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to give files to other users")
@@ -53,7 +54,7 @@ func TestTrusted(t *testing.T) {
 				err := command.Trusted(path)
 				_, run := command.Command{Args: []string{path}, User: "root"}.Run(t.Context())
 				if (err != nil) != (c.refused != "") || err != nil && !strings.Contains(err.Error(), c.refused) || (run != nil) != (err != nil) {
-					t.Errorf("%s: error of Trusted = %v, error of Run = %v; want %q", path, err, run, c.refused)
+					t.Errorf("%s: Trusted = %v, Run = %v; want error %q", path, err, run, c.refused)
 				}
 			}
 		})
