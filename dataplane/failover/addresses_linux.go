@@ -31,7 +31,7 @@ func (x *Addresses) Close() error { return x.batches.Close() }
 
 // Add adds VIPs to a device as single addresses. IPv6 addresses skip duplicate address detection,
 // which would take a second. An existing address counts as added. Add waits until the kernel
-// accepts packets for all added addresses, and returns an error or nil for each address.
+// accepts packets for all added addresses. It returns an error or nil for each address.
 func (x *Addresses) Add(device int, vips []netip.Addr) []error {
 	messages := make([]rtnl.Message, len(vips))
 	for i, a := range vips {
@@ -48,7 +48,7 @@ func (x *Addresses) Add(device int, vips []netip.Addr) []error {
 }
 
 // settling is the maximum wait for the routes of new IPv6 addresses, which the kernel adds shortly
-// after the addresses. Without a route, the gate drops packets to and from an address, including
+// after the addresses. Until then, the gate drops packets to and from an address, including
 // announcements.
 const settling = 500 * time.Millisecond
 
@@ -86,8 +86,9 @@ func (x *Addresses) do(what string, device int, vips []netip.Addr, messages []rt
 }
 
 // Strip removes the VIPs from every device, even if another program added them or an earlier
-// process left them. An address with a network belongs to the host itself. Strip leaves it, and
-// returns it in own.
+// process left them. An address that has a network (a prefix length other than that of a single
+// address) belongs to the host itself. Strip does not remove such addresses, and returns them in
+// own.
 func (x *Addresses) Strip(vips []netip.Addr) (own []netip.Addr, err error) {
 	wanted := map[netip.Addr]bool{}
 	for _, a := range vips {
@@ -130,7 +131,7 @@ func Held() (map[int][]netip.Prefix, error) {
 	for _, one := range all {
 		network := one.IPNet
 		if one.Peer != nil {
-			network = one.Peer // on a point-to-point link, the network is the peer's
+			network = one.Peer // on a point-to-point link, the network is the peer's network
 		}
 		if a, ok := netip.AddrFromSlice(one.IP); ok {
 			ones, _ := network.Mask.Size()

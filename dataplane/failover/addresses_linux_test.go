@@ -10,7 +10,7 @@ import (
 )
 
 // TestAddressesOfDevices lists the addresses of all devices. Each address must have its network,
-// even if it is a peer-to-peer address.
+// even on a point-to-point link.
 func TestAddressesOfDevices(t *testing.T) {
 	l := lab.New(t)
 	a, b := l.Add("a"), l.Add("b")

@@ -20,8 +20,8 @@ import (
 // protocolVRRP is the IP protocol number of VRRP.
 const protocolVRRP = 112
 
-// advertTTL is the TTL or hop limit of each sent packet. It proves to the receiver that no router
-// has forwarded the packet.
+// advertTTL is the TTL or hop limit of each sent packet. It proves to receivers that no router has
+// forwarded the packet.
 const advertTTL = 255
 
 // vrrpGroup returns the multicast group of VRRP advertisements.
@@ -32,21 +32,21 @@ func vrrpGroup(v4 bool) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xff, 1: 0x02, 15: 0x12})
 }
 
-// Adverts sends and receives VRRP packets. It has a raw socket for each interface and family, which
-// receives multicast and unicast packets, but not the packets that this host multicasts. Its
-// methods are safe for concurrent use.
+// Adverts sends and receives VRRP packets. It has a raw socket for each interface and address
+// family. The sockets receive multicast and unicast packets, but not this host's own multicasts.
+// Its methods are safe for concurrent use.
 type Adverts struct {
 	received func(Advert)
 	log      *slog.Logger
 
-	// reopening guards the following fields. It is held during requests to the kernel, which may
-	// be slow, so Send must not acquire it.
+	// reopening guards the fields between it and mu. It is locked during requests to the kernel,
+	// which may be slow, so Send must not lock it.
 	reopening  sync.Mutex
 	interfaces []string
 	running    sync.WaitGroup
 	closed     bool
 
-	// mu guards the remaining fields. It is held only briefly, because Send waits for it.
+	// mu guards the fields below. It is locked only briefly, because Send waits for it.
 	mu       sync.Mutex
 	sockets  map[advertLink]*advertSocket
 	failures map[advertLink]error
@@ -64,7 +64,8 @@ func NewAdverts(received func(Advert), log *slog.Logger) *Adverts {
 	return &Adverts{received: received, log: log}
 }
 
-// Follow sets the interfaces. If an interface is missing, its sockets are opened when it appears.
+// Follow sets the interfaces. If an interface is missing, its sockets are opened when the interface
+// appears.
 func (x *Adverts) Follow(interfaces []string) {
 	x.reopening.Lock()
 	defer x.reopening.Unlock()
@@ -72,16 +73,16 @@ func (x *Adverts) Follow(interfaces []string) {
 	x.reopen()
 }
 
-// Failure returns the reason why an existing interface has no socket of a family. It returns nil if
-// the socket is open or the interface is missing.
+// Failure returns the reason why an existing interface has no socket for an address family. It
+// returns nil if the socket is open or the interface is missing.
 func (x *Adverts) Failure(on string, v4 bool) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.failures[advertLink{on, v4}]
 }
 
-// reopen opens missing sockets, and replaces the sockets of interfaces whose index has changed. If
-// an interface is created again, it has a new index, and its multicast membership is lost. If the
+// reopen opens missing sockets, and replaces the sockets of interfaces whose index has changed. An
+// interface that is created again has a new index, and its multicast membership is lost. If the
 // interfaces can't be listed, reopen changes nothing.
 func (x *Adverts) reopen() {
 	all, err := net.Interfaces()
@@ -119,7 +120,7 @@ func (x *Adverts) reopen() {
 	}
 }
 
-// Run follows changes to the interfaces until ctx ends, and then closes the sockets.
+// Run follows changes to the interfaces until ctx is canceled, and then closes the sockets.
 func (x *Adverts) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := x.followLinks(ctx); err != nil && ctx.Err() == nil {
@@ -137,7 +138,7 @@ func (x *Adverts) Run(ctx context.Context) {
 }
 
 // followLinks calls reopen at the start and after each change to an interface. It returns when ctx
-// ends or the subscription fails.
+// is canceled or the subscription fails.
 func (x *Adverts) followLinks(ctx context.Context) error {
 	const room = 1 << 20 // the kernel reports an overflow
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_LINK)
@@ -156,8 +157,8 @@ func (x *Adverts) followLinks(ctx context.Context) error {
 }
 
 // Send sends a packet from one of the host's addresses to the multicast group or to a peer. It
-// never blocks. Each packet has an explicit source. Otherwise the kernel might choose a VIP as the
-// source, and peers would treat it as another router.
+// never blocks. Each packet has an explicit source address. Otherwise the kernel might choose a
+// VIP, which peers would treat as another router.
 func (x *Adverts) Send(on string, from, to netip.Addr, data []byte) error {
 	x.mu.Lock()
 	s := x.sockets[advertLink{on, from.Is4()}]

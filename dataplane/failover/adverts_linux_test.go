@@ -21,7 +21,6 @@ import (
 	"vipd/test/wait"
 )
 
-// router is a host that sends and receives adverts on its interface "lan".
 type router struct {
 	*Adverts
 	ns       *lab.NS
@@ -62,8 +61,8 @@ func newRouter(t *testing.T, b *lab.Bridge, ns *lab.NS, own4 string) *router {
 	return r
 }
 
-// linkLocal returns the link-local address of a host's interface "lan". Until duplicate address
-// detection has finished, it returns an invalid address.
+// linkLocal returns the link-local address of a host's interface "lan". While duplicate address
+// detection is running, it returns an invalid address.
 func linkLocal(t *testing.T, ns *lab.NS) (a netip.Addr) {
 	t.Helper()
 	for _, field := range strings.Fields(ns.Exec("ip", "-6", "-o", "addr", "show", "dev", "lan", "scope", "link", "-tentative")) {
@@ -77,23 +76,22 @@ func linkLocal(t *testing.T, ns *lab.NS) (a netip.Addr) {
 // message returns an advert of virtual router 51 that ends with text.
 func message(text string) []byte { return append([]byte{0x31, 51}, text...) }
 
-// next returns the next received packet. If no packet arrives, it fails the test.
+// next returns the next received packet. If none arrives, the test fails.
 func (r *router) next(t *testing.T) Advert {
 	t.Helper()
 	select {
 	case a := <-r.received:
 		return a
 	case <-time.After(wait.Patience):
-		t.Fatal("no packet arrived, want one")
+		t.Fatal("no packet arrived")
 		return Advert{}
 	}
 }
 
-// silent reports whether the router has received no packet.
 func (r *router) silent() bool { return len(r.received) == 0 }
 
 // TestAdvertsArrive sends IPv4 and IPv6 packets to the group and to a peer. They must have a TTL of
-// 255 and the given source, although the kernel would use a VIP as the source. The sender must not
+// 255 and the requested source address, although the kernel would use a VIP. The sender must not
 // receive its own packets.
 func TestAdvertsArrive(t *testing.T) {
 	l := lab.New(t)
@@ -131,7 +129,7 @@ func TestAdvertsArrive(t *testing.T) {
 		t.Errorf("packet received by its sender = %v, want none", a.next(t))
 	}
 	if err := a.Send("lan", netip.MustParseAddr("10.9.0.77"), vrrpGroup(true), nil); err == nil {
-		t.Error("Send from an address of another host = nil, want an error")
+		t.Error("Send from another host's address = nil, want an error")
 	}
 	if err := a.Send("wan", a.own4, vrrpGroup(true), nil); !errors.Is(err, unix.ENODEV) {
 		t.Errorf("Send on an unknown interface = %v, want %v", err, unix.ENODEV)
@@ -139,7 +137,7 @@ func TestAdvertsArrive(t *testing.T) {
 }
 
 // TestAdvertsTTL sends packets with a lower TTL, as if they had crossed routers. The receiver must
-// get each packet with its TTL, so it can drop the packet.
+// see each packet's TTL, so it can drop the packet.
 func TestAdvertsTTL(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")
@@ -191,7 +189,7 @@ func TestAdvertsFilter(t *testing.T) {
 }
 
 // TestAdvertsWhileReopening sends a packet while Adverts lists the interfaces. Send must not wait
-// for the end of the listing.
+// for the listing.
 func TestAdvertsWhileReopening(t *testing.T) {
 	l := lab.New(t)
 	a := newRouter(t, l.Bridge("lan"), l.Add("a"), "10.9.0.1")
@@ -205,12 +203,12 @@ func TestAdvertsWhileReopening(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(wait.Patience):
-		t.Error("Send waited for the end of the listing, want no wait")
+		t.Error("Send waited for the listing")
 	}
 }
 
 // TestAdvertSources lists the source addresses of an interface that has a VIP. The VIP must not be
-// among them. A missing interface must have no source addresses.
+// among them. A missing interface must not have any source addresses.
 func TestAdvertSources(t *testing.T) {
 	l := lab.New(t)
 	a := newRouter(t, l.Bridge("lan"), l.Add("a"), "10.9.0.1")
@@ -227,8 +225,8 @@ func TestAdvertSources(t *testing.T) {
 	}
 }
 
-// TestAdvertsQueued delays the receiver while a packet waits in its queue. The packet's time must
-// be the time of arrival, so the receiver can drop old packets.
+// TestAdvertsQueued delays the receiver while a packet waits in its queue. The packet's timestamp
+// must be its arrival time, so the receiver can drop old packets.
 func TestAdvertsQueued(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")
@@ -242,11 +240,11 @@ func TestAdvertsQueued(t *testing.T) {
 	}
 	sent := time.Now()
 	const delay = 300 * time.Millisecond
-	time.Sleep(delay) // this must be real time, because the kernel sets the timestamp
+	time.Sleep(delay) // a real delay, because the kernel sets the timestamp
 	close(held)
 	for range 3 {
 		if got := b.next(t); got.At.After(sent.Add(delay / 2)) {
-			t.Errorf("time of a packet sent at %s = %s, want a time before the receiver's delay has ended", sent, got.At)
+			t.Errorf("packet sent at %s: timestamp = %s, want a time before the end of the receiver's delay", sent, got.At)
 		}
 	}
 }
@@ -295,8 +293,7 @@ func TestAdvertsFollowLinks(t *testing.T) {
 	both("the device was created again")
 }
 
-// arrives reports whether a packet that one router sends to the group soon arrives at the other
-// router.
+// arrives reports whether a packet from one router to the group soon arrives at the other router.
 func arrives(from, to *router, v4 bool) bool {
 	source := from.own6
 	if v4 {

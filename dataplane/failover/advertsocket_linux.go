@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// advertSocket is the raw socket for an interface and a family.
+// advertSocket is the raw socket for an interface and an address family.
 type advertSocket struct {
 	link  advertLink
 	index int // index of the interface
@@ -139,7 +139,7 @@ func (s *advertSocket) advert(b, control []byte, from unix.Sockaddr) (a Advert, 
 	return a, true
 }
 
-// read stores the value of a control message in a.
+// read stores a control message's value in a.
 func (a *Advert) read(m unix.SocketControlMessage) {
 	switch d, h := m.Data, m.Header; {
 	case h.Level == unix.SOL_SOCKET && h.Type == unix.SCM_TIMESTAMPNS && len(d) >= 16:
@@ -151,8 +151,8 @@ func (a *Advert) read(m unix.SocketControlMessage) {
 	}
 }
 
-// filterAdverts makes the kernel drop packets other than adverts of version 2 or 3, so such packets
-// do not wake this process.
+// filterAdverts makes the kernel drop all packets except adverts of version 2 or 3, so other
+// packets do not wake this process.
 func filterAdverts(fd int, v4 bool) error {
 	const version2, version3 = 0x21, 0x31 // version and type of an advert, in one byte
 	first := []bpf.Instruction{bpf.LoadAbsolute{Off: 0, Size: 1}}

@@ -20,8 +20,8 @@ const (
 	repeatRate = 500
 )
 
-// repeats returns the delays after which an address is announced again, because a switch may have
-// lost the first announcement.
+// repeats returns the delays after which an address is announced again. Announcements are repeated
+// because a switch may lose the first one.
 func repeats() []time.Duration {
 	return []time.Duration{100 * time.Millisecond, 1100 * time.Millisecond, 2200 * time.Millisecond}
 }
@@ -33,17 +33,17 @@ type Announcer struct {
 	send  func(device int, a netip.Addr, ask bool) error
 	log   *slog.Logger
 	wake  wake.Signal
-	// links is sent when the MAC of a link may have changed.
+	// links is sent when a link's MAC may have changed.
 	links wake.Signal
 
-	mu    sync.Mutex // guards the remaining fields
+	mu    sync.Mutex // guards the fields below
 	first []*announcement
 	again []*announcement // sorted by due
 	all   map[netip.Addr]*announcement
 	sent  uint64
 }
 
-// announcement is an address with the time of its next announcement.
+// announcement is an address and the time of its next announcement.
 type announcement struct {
 	addr   netip.Addr
 	device int
@@ -54,13 +54,13 @@ type announcement struct {
 }
 
 // NewAnnouncer returns an announcer that repeats each announcement at an interval. If the interval
-// is 0, it stops announcing an address after 2.2 s.
+// is 0, an address is no longer announced after 2.2 s.
 func NewAnnouncer(every time.Duration, log *slog.Logger) *Announcer {
 	return &Announcer{every: every, log: log, wake: wake.New(), links: wake.New(), all: map[netip.Addr]*announcement{}}
 }
 
 // Announce announces addresses that were added to a device, in this order and before any repeats.
-// If an address is already being announced, its schedule starts again.
+// If an address is already being announced, its schedule starts from the beginning.
 func (n *Announcer) Announce(device int, addrs []netip.Addr) {
 	now := time.Now()
 	n.mu.Lock()
@@ -74,13 +74,13 @@ func (n *Announcer) Announce(device int, addrs []netip.Addr) {
 	n.wake.Send()
 }
 
-// calm is the time after Announce in which claims of other hosts to the address are ignored,
-// because late frames of the last owner may still arrive.
+// calm is how long after Announce other hosts' claims to the address are ignored, because the last
+// owner's late frames may still arrive.
 const calm = time.Second
 
 // Defend announces an address immediately because another host claims it, at most once a second
 // (RFC 5227, section 2.4). It returns false and does nothing if this host does not announce the
-// address, or started less than calm ago.
+// address, or has done so for less than calm.
 func (n *Announcer) Defend(a netip.Addr) bool {
 	n.mu.Lock()
 	x := n.all[a]
@@ -103,7 +103,7 @@ func (n *Announcer) Forget(addrs []netip.Addr) {
 
 func (n *Announcer) forgetLocked(a netip.Addr) {
 	if old := n.all[a]; old != nil {
-		old.over = true // the method next skips it when it is due
+		old.over = true // next skips it when it is due
 		delete(n.all, a)
 	}
 }
@@ -115,21 +115,20 @@ func (n *Announcer) All() []netip.Addr {
 	return slices.Collect(maps.Keys(n.all))
 }
 
-// Sent returns the number of announcements that were sent.
 func (n *Announcer) Sent() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.sent
 }
 
-// Run sends announcements until ctx ends.
+// Run sends announcements until ctx is canceled.
 func (n *Announcer) Run(ctx context.Context) {
 	senders := map[int]*neigh.Sender{}
 	if n.send == nil {
 		n.send = func(device int, a netip.Addr, ask bool) error { return sendBy(senders, device, a, ask) }
 		defer func() {
 			for _, s := range senders {
-				_ = s.Close() // the socket was only used to send
+				_ = s.Close() // the socket was used only to send
 			}
 		}()
 	}
@@ -171,7 +170,7 @@ func (n *Announcer) on(device int) (addrs []netip.Addr) {
 	return addrs
 }
 
-// sendBy announces an address with the sender of its device. If ask is true, it also asks whether
+// sendBy announces an address through its device's sender. If ask is true, it also asks whether
 // another host has the address. If a sender fails, it is opened again for the next address, because
 // the device may have been replaced.
 func sendBy(senders map[int]*neigh.Sender, device int, a netip.Addr, ask bool) error {
@@ -204,7 +203,7 @@ func (n *Announcer) round(first, again *pace) time.Duration {
 			return wait
 		}
 		// After the first announcements, the last owner may still answer, so only later
-		// announcements also ask.
+		// announcements ask.
 		if err := n.send(next.device, next.addr, next.round > len(repeats())); err != nil {
 			n.log.Warn("a VIP can't be announced", "address", next.addr, "err", err)
 		}
@@ -212,7 +211,7 @@ func (n *Announcer) round(first, again *pace) time.Duration {
 }
 
 // next returns the next address to announce, and schedules its repeat. If no announcement is due,
-// it returns nil, and the time until one is due.
+// it returns nil and the time until the next one is due.
 func (n *Announcer) next(now time.Time, first, again *pace) (next *announcement, wait time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -251,18 +250,18 @@ func (n *Announcer) next(now time.Time, first, again *pace) (next *announcement,
 	return next, 0
 }
 
-// pace limits the number of frames per second. After idle time it allows only a short burst.
+// pace limits the number of frames per second. After an idle period, it allows only a short burst.
 type pace struct {
 	rate int
 	free time.Time // when the next frame may be sent
 }
 
-// burst is the time whose frames may be sent together after idle time. It makes up for imprecise
-// timers.
+// burst is the period whose frames may be sent together after an idle period. It makes up for
+// imprecise timers.
 const burst = 10 * time.Millisecond
 
-// wait returns the time until the frames of an address may be sent. If this is 0, it counts the
-// frames as sent.
+// wait returns the time until an address's frames may be sent. If it is 0, the frames count as
+// sent.
 func (p *pace) wait(now time.Time, a netip.Addr) time.Duration {
 	if wait := p.free.Sub(now); wait > 0 {
 		return max(wait, time.Millisecond)

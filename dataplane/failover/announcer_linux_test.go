@@ -18,8 +18,8 @@ import (
 )
 
 // TestAnnouncementSchedule announces addresses. Each address must be announced immediately, after
-// another 0.1, 1 and 1.1 s, and then every minute. The rate of announcements must be limited, and
-// new addresses must be announced before repeats.
+// another 0.1, 1 and 1.1 s, and then every minute. The announcement rate must be limited, and new
+// addresses must be announced before repeats.
 func TestAnnouncementSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type sent struct {
@@ -53,7 +53,7 @@ func TestAnnouncementSchedule(t *testing.T) {
 			times = append(times, s.at.Round(10*time.Millisecond))
 		}
 		if want := []time.Duration{0, 100 * time.Millisecond, 1100 * time.Millisecond, 2200 * time.Millisecond, 62200 * time.Millisecond}; !slices.Equal(times, want) {
-			t.Errorf("times of the announcements = %v, want %v", times, want)
+			t.Errorf("announcement times = %v, want %v", times, want)
 		}
 
 		n.Forget([]netip.Addr{one})
@@ -74,9 +74,9 @@ func TestAnnouncementSchedule(t *testing.T) {
 			}
 		}
 		if took := seen()[999].at; first != 1000 || took < 380*time.Millisecond || took > 410*time.Millisecond {
-			t.Errorf("first announcements in the right order = %d within %s, want 1000 within about 400 ms", first, took)
+			t.Errorf("first announcements in order = %d within %s, want 1000 within about 400 ms", first, took)
 		}
-		time.Sleep(2 * time.Second) // 1,000 repeats, each of two frames, take 4 s
+		time.Sleep(2 * time.Second) // 1,000 repeats of two frames each take 4 s
 		synctest.Wait()
 		n.Announce(1, []netip.Addr{other})
 		time.Sleep(5 * time.Millisecond)
@@ -109,7 +109,6 @@ func announcing(t *testing.T) *Announcer {
 	return n
 }
 
-// claims records the addresses that other hosts on a link have announced.
 type claims struct {
 	mu  sync.Mutex
 	all map[netip.Addr]net.HardwareAddr
@@ -127,8 +126,8 @@ func (c *claims) macOf(a netip.Addr) net.HardwareAddr {
 	return c.all[a]
 }
 
-// listenForClaims listens on the LAN of the namespace at. It records announcements of addresses
-// that do not belong to a node itself.
+// listenForClaims listens on the LAN of the namespace at. It records announcements of all addresses
+// except the nodes' own.
 func listenForClaims(t *testing.T, at *lab.NS) *claims {
 	t.Helper()
 	c := &claims{all: map[netip.Addr]net.HardwareAddr{}}
@@ -165,7 +164,7 @@ func listenForClaims(t *testing.T, at *lab.NS) *claims {
 }
 
 // TestRivalAnnouncements receives announcements of a VIP. Only announcements from another host may
-// be reported, together with this host's MAC.
+// be reported, with that host's MAC.
 func TestRivalAnnouncements(t *testing.T) {
 	l, client := world(t)
 	device, err := net.InterfaceByName("lan")
@@ -202,8 +201,8 @@ type errNotYet net.HardwareAddr
 
 func (e errNotYet) Error() string { return "its MAC is " + net.HardwareAddr(e).String() }
 
-// TestLateReader starts reading announcements only after the listener's time limit. Announcements
-// that arrived before the limit must be reported.
+// TestLateReader starts reading announcements only after the listener's deadline. Announcements
+// that arrived before the deadline must be reported.
 func TestLateReader(t *testing.T) {
 	l, client := world(t)
 	device, err := net.InterfaceByName("lan")
@@ -230,7 +229,7 @@ func TestLateReader(t *testing.T) {
 		}
 		err := neigh.Claims(ctx, device.Index, nil, arrive, func(c neigh.Claim) { told.Store(told.Load() || c.Addr == vip) })
 		if err != nil || !told.Load() {
-			t.Errorf("announcement of %s reported = %t, %v; want true", vip, told.Load(), err)
+			t.Errorf("announcement of %s: reported = %t, %v; want true", vip, told.Load(), err)
 		}
 	}
 }

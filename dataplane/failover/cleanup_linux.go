@@ -2,7 +2,7 @@ package failover
 
 import "errors"
 
-// Cleanup removes the gate and the VIPs that a killed owner has left. It returns a description of
+// Cleanup removes the gate and VIPs that a killed owner left behind. It returns a description of
 // each step. If dry is true, it changes nothing. No owner may be running.
 func Cleanup(dry bool) (done []string, err error) {
 	g, err := NewGate(GateOptions{})

@@ -9,7 +9,7 @@ import (
 )
 
 // TestControlAddresses selects control addresses for VIPs that occupy most of a network. Control
-// addresses must not be VIPs. They must be near the VIPs, or the documentation address.
+// addresses must not be VIPs. Each must be near the VIPs, or be the documentation address.
 func TestControlAddresses(t *testing.T) {
 	vips := []netip.Addr{netip.MustParseAddr("2001:db8::10")}
 	for i := 1; i < 250; i++ {
@@ -20,7 +20,7 @@ func TestControlAddresses(t *testing.T) {
 	var v6 int
 	for _, a := range controls {
 		if slices.Contains(vips, a) || a != documentation && !near4.Contains(a) && !near6.Contains(a) {
-			t.Errorf("control address = %s, want an address near the VIPs that is not a VIP, or the documentation address", a)
+			t.Errorf("control address = %s, want one near the VIPs but not a VIP, or the documentation address", a)
 		}
 		if near6.Contains(a) {
 			v6++
@@ -35,7 +35,7 @@ func TestControlAddresses(t *testing.T) {
 }
 
 // TestProxyARPDevices records which control addresses hosts have answered for, and detects ARP
-// proxies. A host must not count as a proxy if it happens to have one of the control addresses.
+// proxies. A host that happens to have one control address must not count as a proxy.
 func TestProxyARPDevices(t *testing.T) {
 	mac := func(n byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, n} }
 	a, b := netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("192.0.2.78")
@@ -51,7 +51,7 @@ func TestProxyARPDevices(t *testing.T) {
 		"a host with only VIPs": {map[netip.Addr]net.HardwareAddr{netip.MustParseAddr("192.0.2.1"): mac(1)}, false},
 	} {
 		if got := proxiesIn(c.found, controls)[mac(1).String()]; got != c.want {
-			t.Errorf("%s: is a proxy = %v, want %v", name, got, c.want)
+			t.Errorf("%s: counts as proxy = %v, want %v", name, got, c.want)
 		}
 	}
 }

@@ -7,10 +7,10 @@
 //
 // [Gate] drops frames to and from VIPs, including ARP and NDP, unless it is open. It stays open
 // only while Refresh is called in time. If the process is stopped, killed or late, the kernel's
-// timer closes the gate and silences the VIPs, regardless of other addresses and rules. A refresh
-// only extends the timeout of an open gate, and does not open a closed gate. So the caller must
-// first call Install, Open (while no VIP is bound), and Refresh, and only then Addresses.Add and
-// Announcer.Announce. Addresses.Remove must return before another host answers for the VIPs.
+// timer closes the gate and so silences the VIPs, regardless of other addresses and rules. A
+// refresh only extends the timeout of an open gate, and does not open a closed gate. So the caller
+// must first call Install, Open (while no VIP is bound), and Refresh, and only then Addresses.Add
+// and Announcer.Announce. Addresses.Remove must return before another host answers for the VIPs.
 //
 // [Addresses] adds VIPs to devices. [Layout] finds the device whose network contains a VIP.
 // [Announcer] announces the VIPs to the neighbors, immediately and repeatedly. [Rivals] and [Probe]

@@ -23,7 +23,7 @@ const (
 	defaultTimeout = 250 * time.Millisecond
 )
 
-// beatPort is the port of 127.0.0.1 to which refreshes are sent. No program needs to listen there,
+// beatPort is the port of 127.0.0.1 to which refreshes are sent. No program needs to listen on it,
 // because the gate's rules process and drop the packets.
 const beatPort = 9899
 
@@ -34,9 +34,9 @@ type GateOptions struct {
 }
 
 // Gate lets frames to and from VIPs pass devices only while it is open. Since Linux 6.9, other
-// programs can't change its table while this program runs, and "nft flush ruleset" skips it. On
-// earlier kernels, Intact detects such changes. Refresh may be called concurrently with the other
-// methods, which must not overlap.
+// programs can't change its table while this process is running, and "nft flush ruleset" skips it.
+// On earlier kernels, Intact detects such changes. Only Refresh may be called concurrently with
+// other methods.
 type Gate struct {
 	o     GateOptions
 	table nft.Table
@@ -46,11 +46,11 @@ type Gate struct {
 	to    *unix.SockaddrInet4
 	token atomic.Pointer[[8]byte] // identifies the installed table, which ignores refreshes with another token
 
-	// shared reports whether this kernel lets other programs change the table.
+	// shared reports whether this kernel permits other programs to change the table.
 	shared  bool
 	devices []string
 	vips    map[netip.Addr]bool
-	made    uint32 // generation of nf_tables at the last successful check, or 0 if none is valid
+	made    uint32 // generation of nf_tables at the last successful check, or 0 if it is no longer valid
 }
 
 // NewGate opens the sockets of a gate. It does not change the kernel's rules.
@@ -82,8 +82,8 @@ const (
 )
 
 func aliveSet() *nft.Set {
-	// A deleted element occupies its place until the kernel's garbage collection, so a size of 4
-	// was too small.
+	// A deleted element occupies a slot until the kernel's garbage collection, so a size of 4 was
+	// too small.
 	return &nft.Set{Name: "alive", Key: nft.Mark, Timed: true, Dynamic: true, Size: 64}
 }
 
@@ -122,7 +122,6 @@ func (g *Gate) Install(devices []string, vips []netip.Addr) error {
 	return nil
 }
 
-// install returns the transaction that replaces the table.
 func (g *Gate) install() *nft.Tx {
 	tx, x := &nft.Tx{}, g.table
 	tx.TouchTable(x)
@@ -163,7 +162,6 @@ func (g *Gate) install() *nft.Tx {
 // chainsOn returns the names of the chains for a device's incoming and outgoing frames.
 func chainsOn(device string) (in, out string) { return "in-" + device, "out-" + device }
 
-// addDevice adds the gate's chains for a device.
 func (g *Gate) addDevice(tx *nft.Tx, device string) {
 	in, out := chainsOn(device)
 	tx.AddChain(g.table, &nft.Chain{Name: in, Hook: hook(nft.Ingress, device)})
@@ -172,8 +170,8 @@ func (g *Gate) addDevice(tx *nft.Tx, device string) {
 	gate(tx, g.table, out, nft.Saddr, 14, 136) // matches the sender of ARP packets, and neighbor advertisements
 }
 
-// Follow changes the devices of the gate, and leaves it open or closed. No VIP may be bound on a
-// removed device.
+// Follow changes the gate's devices. An open gate stays open, and a closed gate stays closed. No
+// VIP may be bound on a removed device.
 func (g *Gate) Follow(devices []string) error {
 	found, err := g.conn.Chains(g.table)
 	if err != nil {
@@ -204,16 +202,15 @@ func (g *Gate) Follow(devices []string) error {
 	return nil
 }
 
-// hook returns the hook of a chain that handles a device's frames before all other chains.
 func hook(point nft.Point, device string) *nft.Hook {
 	const first = -500
 	return &nft.Hook{Type: nft.Filter, Point: point, Priority: first, Device: device}
 }
 
-// gate directs the frames of VIPs in a chain to the gate: packets with a VIP in the given field,
-// ARP packets with a VIP at the offset arp, and NDP messages of type ndp about a VIP. Packets of a
-// VIP that is not bound here are dropped even while the gate is open. Otherwise this host's NAT
-// rules would translate packets that a client still sends to the last owner.
+// gate adds rules that send a chain's VIP frames through the gate: packets with a VIP in field, ARP
+// packets with a VIP at offset arp, and NDP messages of type ndp about a VIP. Packets for a VIP
+// that is not bound here are dropped even while the gate is open. Otherwise this host's NAT rules
+// would translate packets that a client sends to the last owner.
 func gate(tx *nft.Tx, x nft.Table, chain string, field nft.Field, arp uint32, ndp byte) {
 	vips4, vips6 := vipSet(nft.IPv4), vipSet(nft.IPv6)
 	absent := nft.NotLocal{Source: field == nft.Saddr}
@@ -243,8 +240,7 @@ func elements(vips []netip.Addr, v4 bool) (all []nft.Elem) {
 	return all
 }
 
-// Cover changes the VIPs of the gate. They must include every VIP that is or may be bound on this
-// host.
+// Cover changes the gate's VIPs. They must include every VIP that is or may be bound on this host.
 func (g *Gate) Cover(vips []netip.Addr) error {
 	want := map[netip.Addr]bool{}
 	for _, a := range vips {
@@ -285,14 +281,14 @@ func (g *Gate) Open() error {
 	return nil
 }
 
-// Refresh extends the timeout of an open gate. A closed gate stays closed. Refresh does not wait
-// for the locks that changes to rules need, and returns within microseconds.
+// Refresh extends the timeout of an open gate. A closed gate stays closed. Refresh does not need
+// the locks for changing rules, and returns within microseconds.
 func (g *Gate) Refresh() error {
 	return unix.Sendto(g.beat, g.token.Load()[:], unix.MSG_DONTWAIT, g.to)
 }
 
 // Intact describes the first part of the gate that is missing or was changed since Install and
-// Cover, or returns "". While no program changes rules, it needs only one request.
+// Cover, or returns "". If no rules have changed since the last check, it needs only one request.
 func (g *Gate) Intact() (reason string, err error) {
 	now, err := g.conn.Generation()
 	if err != nil || now == g.made && g.made != 0 {
@@ -330,7 +326,7 @@ func (g *Gate) Intact() (reason string, err error) {
 	return "", nil
 }
 
-// listed returns the VIPs in the installed table, which an earlier process may have left.
+// listed returns the VIPs in the installed table, which may be an earlier process's table.
 func (g *Gate) listed() (vips []netip.Addr, err error) {
 	for _, f := range []nft.TableFamily{nft.IPv4, nft.IPv6} {
 		all, err := g.conn.Elements(g.table, vipSet(f).Name)

@@ -21,8 +21,8 @@ const (
 	vip6 = "fd09::100"
 )
 
-// world returns a lab with a host and a client on one LAN. The host translates port 80 of the VIP
-// to a server behind the host.
+// world returns a lab with a host and a client on one LAN. The host translates the VIP's port 80 to
+// a server behind the host.
 func world(t *testing.T) (l *lab.Lab, client *lab.NS) {
 	l = lab.New(t)
 	lab.Need(t, "nft")
@@ -41,8 +41,8 @@ func world(t *testing.T) (l *lab.Lab, client *lab.NS) {
 }
 
 // TestFrozenOwnerIsSilent stops an owner's process with SIGSTOP. The kernel's timer alone must stop
-// the host's answers for the VIPs and its forwarding. When the process continues, it must refresh
-// the gate without opening it again.
+// the host from answering and forwarding for the VIPs. When the process continues, its refreshes
+// must not open the gate again.
 func TestFrozenOwnerIsSilent(t *testing.T) {
 	l, client := world(t)
 	process, tell := owner(t, l, vip4, vip6)
@@ -50,7 +50,7 @@ func TestFrozenOwnerIsSilent(t *testing.T) {
 	lab.Eventually(t, 10*time.Second, "answers", func() error {
 		found := answers(t, client, vip4, vip6)
 		if len(found) != 2 || found[netip.MustParseAddr(vip4)].String() != mac {
-			return fmt.Errorf("answers before the freeze = %v, want answers from the owner for both VIPs", found)
+			return fmt.Errorf("answers before the freeze = %v, want the owner's answers for both VIPs", found)
 		}
 		return nil
 	})
@@ -63,7 +63,7 @@ func TestFrozenOwnerIsSilent(t *testing.T) {
 	}
 	stopped, last := time.Now(), time.Duration(0)
 	lab.Eventually(t, 10*time.Second, "silence", func() error {
-		for range 2 { // ask twice, because a late answer may belong to the previous query
+		for range 2 { // repeated, because a late answer may belong to the previous query
 			asked := time.Since(stopped)
 			if found := answers(t, client, vip4, vip6); len(found) > 0 {
 				last = asked
@@ -101,7 +101,7 @@ func hostMAC(t *testing.T, l *lab.Lab) string {
 	return device.HardwareAddr.String()
 }
 
-// askServer sends a request to the server behind the VIP. If there is no answer, it returns an
+// askServer sends a request to the server behind the VIP. If no answer arrives, it returns an
 // error.
 func askServer(t *testing.T, client *lab.NS) error {
 	t.Helper()
@@ -183,11 +183,11 @@ func TestGateLifecycle(t *testing.T) {
 	state("installed anew", 0, false)
 	l.Host().Exec("nft", "flush", "ruleset")
 	if reason, err := g.Intact(); (reason == "") == g.shared || err != nil {
-		t.Errorf("Intact() after \"nft flush ruleset\" = %q, %v; want \"\" only if the table is protected (%t)", reason, err, !g.shared)
+		t.Errorf("after \"nft flush ruleset\": Intact() = %q, %v; want \"\" only if the table is protected (%t)", reason, err, !g.shared)
 	}
 	do(g.Remove)
 	if reason, err := g.Intact(); reason == "" || err != nil {
-		t.Errorf("Intact() after its table was deleted = \"\", %v, want a reason", err)
+		t.Errorf("after its table was deleted: Intact() = \"\", %v; want a reason", err)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestAddedAddressPassesGate(t *testing.T) {
 		}
 		for _, a := range both {
 			if !isLocal(a) && time.Since(began) < settling {
-				t.Errorf("isLocal(%s) after Add = false, want true", a)
+				t.Errorf("after Add: isLocal(%s) = false, want true", a)
 			}
 		}
 		if err := errors.Join(x.Remove(device.Index, both)...); err != nil {
@@ -221,7 +221,7 @@ func TestAddedAddressPassesGate(t *testing.T) {
 	}
 }
 
-// TestLostVIPs removes VIPs from their interface, of which one can't be added again. Lost must
+// TestLostVIPs removes two VIPs from their interface, one of which can't be added again. Lost must
 // return both. The VIP that can't be added must no longer be announced.
 func TestLostVIPs(t *testing.T) {
 	l, _ := world(t)
@@ -239,14 +239,14 @@ func TestLostVIPs(t *testing.T) {
 		}
 	}
 	if err := errors.Join(k.Close(), k.Open()); err != nil || len(k.Bind(both)) > 0 {
-		t.Fatal("error of Close, Open or Bind: ", err)
+		t.Fatal("Close, Open or Bind: ", err)
 	}
 	lost()
 	l.Host().Exec("ip", "addr", "del", vip4+"/32", "dev", "lan")
 	l.Host().Sysctl("net.ipv6.conf.lan.disable_ipv6", "1")
 	lost(both...)
 	if failed := k.Bind(k.Lost()); len(failed) != 1 || failed[both[1]] == nil {
-		t.Errorf("failures of the second Bind = %v, want only a failure of the IPv6 VIP", failed)
+		t.Errorf("second Bind = %v, want an error only for the IPv6 VIP", failed)
 	}
 	lost()
 	if got := k.announcer.All(); !slices.Equal(got, both[:1]) {
@@ -254,8 +254,8 @@ func TestLostVIPs(t *testing.T) {
 	}
 }
 
-// TestNetworkMovesToOtherDevice moves the network of a VIP from one device to another. Bind must
-// then remove the VIP from the first device.
+// TestNetworkMovesToOtherDevice moves a VIP's network from one device to another. Bind must then
+// remove the VIP from the first device.
 func TestNetworkMovesToOtherDevice(t *testing.T) {
 	l, _ := world(t)
 	v := netip.MustParseAddr(vip4)
@@ -270,13 +270,13 @@ func TestNetworkMovesToOtherDevice(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = k.End(); clean(t, []string{vip4}) })
 	if err := errors.Join(k.Close(), k.Open()); err != nil || len(k.Bind([]netip.Addr{v})) > 0 {
-		t.Fatal("error of Close, Open or Bind: ", err)
+		t.Fatal("Close, Open or Bind: ", err)
 	}
 	if err := k.Cover(on("other")); err != nil {
 		t.Fatal(err)
 	}
 	if failed := k.Bind(k.Lost()); len(failed) > 0 {
-		t.Errorf("Bind on the other device = %v, want no failures", failed)
+		t.Errorf("Bind on the other device = %v, want no errors", failed)
 	}
 	held := func() (n int) {
 		all, err := Held()
@@ -289,12 +289,12 @@ func TestNetworkMovesToOtherDevice(t *testing.T) {
 		t.Errorf("devices with the VIP = %d, want 1", n)
 	}
 	if err := k.Unbind([]netip.Addr{v}); err != nil || held() > 0 {
-		t.Errorf("devices with the VIP after Unbind = %d, %v; want 0", held(), err)
+		t.Errorf("after Unbind: devices with the VIP = %d, %v; want 0", held(), err)
 	}
 }
 
-// TestVIPsOfAKilledOwner kills an owner process. Before the gate opens, the next owner process must
-// remove all VIPs that the killed process has added, even if they are on other devices by then.
+// TestVIPsOfAKilledOwner kills an owner process. Before the next owner process opens the gate, it
+// must remove all VIPs that the killed process added, even if they have moved to other devices.
 func TestVIPsOfAKilledOwner(t *testing.T) {
 	l, client := world(t)
 	process, _ := owner(t, l, vip4)
@@ -350,7 +350,7 @@ func TestVIPsOfAKilledOwner(t *testing.T) {
 	_ = k.End()
 }
 
-// TestThousandVIPs adds 1,000 VIPs with one call. All VIPs must be announced in order and in time.
+// TestThousandVIPs adds 1,000 VIPs with one call. They must be announced in order and in time.
 func TestThousandVIPs(t *testing.T) {
 	_, client := world(t)
 	n := wait.Load(1000)

@@ -23,7 +23,7 @@ type Kernel struct {
 	gate      *Gate
 	addresses *Addresses
 	announcer *Announcer
-	// left holds the VIPs that an earlier process may have left on this host. The first Close
+	// left holds the VIPs that an earlier process may have left on this host, until the first Close
 	// removes them.
 	left []netip.Addr
 
@@ -33,7 +33,7 @@ type Kernel struct {
 }
 
 // NewKernel opens the sockets. It returns an error if this kernel can't fence VIPs. It does not
-// change any rule or address. The first call must be Close.
+// change any rules or addresses. Call Close before any other method.
 func NewKernel(o KernelOptions) (*Kernel, error) {
 	if err := Trial(); err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func NewKernel(o KernelOptions) (*Kernel, error) {
 	return k, nil
 }
 
-// setPlaces replaces the places of VIPs, and makes the kernel follow. The caller must not modify p
+// setPlaces replaces the interfaces that may have VIPs, and wakes Run. The caller must not modify p
 // afterwards.
 func (k *Kernel) setPlaces(p Places) {
 	k.o.Places = p
@@ -63,7 +63,7 @@ func (k *Kernel) setPlaces(p Places) {
 	k.moved.Send()
 }
 
-// Run announces bound VIPs, and listens for other hosts that claim them, until ctx ends.
+// Run announces bound VIPs, and listens for other hosts that claim them, until ctx is canceled.
 func (k *Kernel) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { k.announcer.Run(ctx) })
@@ -95,14 +95,14 @@ func (k *Kernel) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// listener is a running call of listenForHosts.
+// listener is an active call of listenForHosts.
 type listener struct {
 	stop  context.CancelFunc
 	hosts []netip.Addr
 }
 
-// listenForHosts reports other hosts that claim VIPs on an interface, until ctx ends. It also sends
-// requests to the given hosts, and reports their answers.
+// listenForHosts reports other hosts that claim VIPs on an interface until ctx is canceled. It also
+// sends requests to hosts, and reports their answers.
 func (k *Kernel) listenForHosts(ctx context.Context, name string, hosts []netip.Addr) {
 	var listening sync.WaitGroup
 	listening.Go(func() {
@@ -123,8 +123,8 @@ func (k *Kernel) listenForHosts(ctx context.Context, name string, hosts []netip.
 // reaching is the interval of the requests to the hosts in Places.Reach.
 const reaching = 100 * time.Millisecond
 
-// listen repeatedly calls the function do with the index of an interface until ctx ends. It pauses
-// for a second before it calls do again, or if the interface is missing.
+// listen repeatedly calls the function do with the index of an interface until ctx is canceled. It
+// waits for a second between calls, and while the interface is missing.
 func (k *Kernel) listen(ctx context.Context, name, what string, do func(device int) error) {
 	for ctx.Err() == nil {
 		device, err := net.InterfaceByName(name)
@@ -138,8 +138,8 @@ func (k *Kernel) listen(ctx context.Context, name, what string, do func(device i
 	}
 }
 
-// Probe asks whether other hosts have VIPs, and returns the MACs of the hosts that answer in time.
-// within is the time for answers; 0 means the usual time. It is safe for concurrent use.
+// Probe asks whether other hosts have VIPs, and returns the MACs of the hosts that answer within a
+// time limit. If within is 0, it uses the default limit. It is safe for concurrent use.
 func (k *Kernel) Probe(ctx context.Context, vips []netip.Addr, within time.Duration) (map[netip.Addr]net.HardwareAddr, error) {
 	found := map[netip.Addr]net.HardwareAddr{}
 	var mu sync.Mutex
@@ -193,7 +193,7 @@ func (k *Kernel) Close() error {
 
 // Cover changes the VIPs and the interfaces that may have them. The VIPs must include all bound
 // VIPs. Cover removes new VIPs from this host, because the gate may be open while another host owns
-// them. It also removes VIPs whose interface has changed. If these were bound, Lost returns them.
+// them. It also removes VIPs whose interface has changed, which Lost returns if they were bound.
 func (k *Kernel) Cover(p Places) error {
 	before := k.o.Devices
 	k.setPlaces(p)
@@ -206,7 +206,7 @@ func (k *Kernel) Cover(p Places) error {
 	return k.gate.Cover(k.vips())
 }
 
-// follow makes the gate cover those interfaces of the places that exist.
+// follow makes the gate cover the places' existing interfaces.
 func (k *Kernel) follow() error {
 	present := k.present()
 	if slices.Equal(present, k.gate.devices) {
@@ -218,13 +218,13 @@ func (k *Kernel) follow() error {
 			away = append(away, a)
 		}
 	}
-	if err := k.strip(away); err != nil { // a renamed interface still has the VIPs of its former name
+	if err := k.strip(away); err != nil { // a renamed interface still has the VIPs of its previous name
 		return err
 	}
 	return k.gate.Follow(present)
 }
 
-// present returns the interfaces of the places that exist.
+// present returns the places' existing interfaces.
 func (k *Kernel) present() (names []string) {
 	for _, name := range k.o.Interfaces {
 		if _, err := net.InterfaceByName(name); err == nil {
@@ -241,7 +241,7 @@ func (k *Kernel) Open() error { return k.gate.Open() }
 // too many refreshes are lost, the gate closes.
 func (k *Kernel) Refresh() {
 	if k.token.TryLock() {
-		_ = k.gate.Refresh() // the gate tolerates the loss of a few refreshes
+		_ = k.gate.Refresh() // the gate tolerates a few lost refreshes
 		k.token.Unlock()
 	}
 }
@@ -256,13 +256,13 @@ func (k *Kernel) Intact() (reason string, err error) {
 }
 
 // Bind adds VIPs, and announces them until Unbind. It does not add VIPs to interfaces without the
-// gate. It returns an error for each VIP that it could not add. Such a VIP is no longer announced.
+// gate. It returns an error for each VIP that it could not add, and stops announcing these VIPs.
 func (k *Kernel) Bind(vips []netip.Addr) map[netip.Addr]error {
 	failed := map[netip.Addr]error{}
 	for name, vips := range byDevice(k.o.Devices, vips) {
 		device, err := net.InterfaceByName(name)
 		if err == nil && !slices.Contains(k.gate.devices, name) {
-			err = k.follow() // the interface has just appeared
+			err = k.follow() // the interface may have just appeared
 		}
 		if err == nil && !slices.Contains(k.gate.devices, name) {
 			err = errors.New("the device has no gate")
@@ -302,7 +302,6 @@ func (k *Kernel) Unbind(vips []netip.Addr) error {
 	return errors.Join(all...)
 }
 
-// strip removes VIPs from every interface.
 func (k *Kernel) strip(vips []netip.Addr) error {
 	if len(vips) == 0 {
 		return nil
@@ -315,5 +314,5 @@ func (k *Kernel) strip(vips []netip.Addr) error {
 // translate packets that clients still send here. [Cleanup] removes the gate.
 func (k *Kernel) End() error { return errors.Join(k.gate.Close(), k.addresses.Close()) }
 
-// Announced returns the number of announcements that were sent.
+// Announced returns the number of announcements sent.
 func (k *Kernel) Announced() uint64 { return k.announcer.Sent() }

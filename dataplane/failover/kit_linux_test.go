@@ -18,8 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// childVar is an environment variable that lists VIPs. If it is set, the test binary acts as the
-// owner of these VIPs instead of running tests.
+// childVar is the environment variable that makes the test binary act as the owner of the listed
+// VIPs instead of running tests.
 const childVar = "VIPD_TEST_OWNER"
 
 func TestMain(m *testing.M) {
@@ -33,9 +33,8 @@ func TestMain(m *testing.M) {
 	lab.Main(m)
 }
 
-// own acts as the owner of VIPs on the device "lan", and refreshes the gate forever. If the gate
-// has closed, own opens it again. After own has read a line from standard input, it no longer does
-// so.
+// own acts as the owner of VIPs on the device "lan", and refreshes the gate forever. Until own
+// reads a line from standard input, it opens the gate again whenever the gate has closed.
 func own(texts []string) error {
 	var vips []netip.Addr
 	devices := map[netip.Addr]string{}
@@ -63,7 +62,7 @@ func own(texts []string) error {
 		case <-stop:
 			stop, reopens = nil, false
 			fmt.Println("stopped")
-		case <-time.After(defaultTimeout / 8): // this is real time, because the gate uses real time
+		case <-time.After(defaultTimeout / 8): // real time, as in the gate
 		}
 		if !reopens {
 			continue
@@ -83,7 +82,7 @@ func own(texts []string) error {
 	}
 }
 
-// owner starts a process that owns VIPs on the host. When stopReopening is called, the process no
+// owner starts a process that owns VIPs on the host. After a call to stopReopening, the process no
 // longer opens a closed gate.
 func owner(t *testing.T, l *lab.Lab, vips ...string) (process *os.Process, stopReopening func()) {
 	t.Helper()
@@ -110,12 +109,12 @@ func owner(t *testing.T, l *lab.Lab, vips ...string) (process *os.Process, stopR
 		t.Helper()
 		fmt.Fprintln(in)
 		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "stopped\n" {
-			t.Fatalf("answer from the owner's process = %q, %v; want \"stopped\\n\"", line, err)
+			t.Fatalf("output of the owner's process = %q, %v; want \"stopped\\n\"", line, err)
 		}
 	}
 }
 
-// clean removes the gate and the VIPs that a killed owner has left.
+// clean removes the gate and VIPs that a killed owner left behind.
 func clean(t *testing.T, vips []string) {
 	g, err := NewGate(GateOptions{})
 	if err != nil {
@@ -143,8 +142,8 @@ func clean(t *testing.T, vips []string) {
 	}
 }
 
-// answers asks from a namespace which hosts have the given VIPs. It returns the MAC of the host
-// that answers for each VIP.
+// answers asks from a namespace which hosts have the VIPs. It maps each VIP to the MAC of the host
+// that answers for it.
 func answers(t *testing.T, from *lab.NS, vips ...string) map[netip.Addr]net.HardwareAddr {
 	t.Helper()
 	var found map[netip.Addr]net.HardwareAddr
@@ -166,13 +165,11 @@ func answers(t *testing.T, from *lab.NS, vips ...string) map[netip.Addr]net.Hard
 	return found
 }
 
-// IsOpen reads the gate's state from the kernel.
 func (g *Gate) IsOpen() (bool, error) {
 	all, err := g.conn.Elements(g.table, aliveSet().Name)
 	return len(all) > 0, err
 }
 
-// Shut closes the gate immediately.
 func (g *Gate) Shut() error {
 	var tx nft.Tx
 	tx.FlushSet(g.table, aliveSet())

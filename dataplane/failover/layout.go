@@ -16,10 +16,10 @@ import (
 // Places holds the interfaces that may have VIPs.
 type Places struct {
 	// Interfaces lists the interfaces that may have VIPs. Devices maps each VIP that this host may
-	// own to the interface for it.
+	// own to its interface.
 	Interfaces []string
 	Devices    map[netip.Addr]string
-	// Reach maps an interface to hosts. At least one of these hosts must answer on the interface.
+	// Reach maps an interface to hosts, at least one of which must answer on the interface.
 	Reach map[string][]netip.Addr
 }
 
@@ -27,14 +27,14 @@ type Places struct {
 // interface of each VIP.
 type Layout struct {
 	Places
-	// At lists the addresses for heartbeats. On lists the interface of each address in At that may
-	// have VIPs, and "" for other addresses.
+	// At lists the addresses for heartbeats. On lists, for each address in At, its interface if the
+	// interface may have VIPs, and otherwise "".
 	At []failover.Address
 	On []string
-	// VIPs lists all VIPs, including VIPs for which this host has no interface. Own lists the VIPs
+	// VIPs lists all VIPs, including those without an interface on this host. Own lists the VIPs
 	// that are this host's own addresses, which the gate must not silence.
 	VIPs, Own []netip.Addr
-	// Away maps each VIP that this host can't serve at the moment to the reason.
+	// Away maps each VIP that this host can't serve at present to the reason.
 	Away map[netip.Addr]string
 }
 
@@ -49,9 +49,9 @@ type LayoutOptions struct {
 	Way, Reach []netip.Addr
 }
 
-// Next returns the layout that follows l, for the given VIPs. Addresses keep their indexes, which
-// identify them to other hosts. A missing interface and its VIPs remain in the layout, because a
-// VIP that still exists needs the gate.
+// Next returns the layout for vips that follows l. Addresses retain their indexes, which identify
+// them to other hosts. A missing interface and its VIPs remain in the layout, because a VIP that
+// still exists needs the gate.
 func (l Layout) Next(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	found, err := find(vips, o)
 	if err != nil {
@@ -78,7 +78,7 @@ func (l Layout) Next(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	return next, nil
 }
 
-// Down returns the interfaces among names that can't transmit packets. It maps each to the reason.
+// Down maps the interfaces among names that can't transmit packets to the reasons.
 func Down(names []string) (map[string]string, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -100,7 +100,7 @@ func Down(names []string) (map[string]string, error) {
 
 // Equal reports whether two layouts are equal except for their lists of VIPs.
 func (l Layout) Equal(other Layout) bool {
-	devices := maps.Equal(l.Devices, other.Devices) // compared last because there are many
+	devices := maps.Equal(l.Devices, other.Devices) // compared last because the maps may be large
 	l.Devices = nil
 	l.VIPs = nil
 	other.Devices = nil
@@ -159,9 +159,9 @@ func find(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	return l, nil
 }
 
-// describe returns the address of a device for heartbeats, with the device's networks, and the
-// device's own addresses. An own address has a network, unlike a VIP. An address in listen is
-// preferred for heartbeats.
+// describe returns a device's address for heartbeats with the device's networks, and the device's
+// own addresses. Unlike a VIP, an own address has a network. For heartbeats, an address in listen
+// is preferred.
 func describe(addrs []netip.Prefix, listen []netip.Addr) (at failover.Address, own map[netip.Addr]bool) {
 	own = map[netip.Addr]bool{}
 	for _, p := range addrs {
@@ -181,7 +181,7 @@ func describe(addrs []netip.Prefix, listen []netip.Addr) (at failover.Address, o
 	return at, own
 }
 
-// grow returns next with its addresses reordered, so that addresses of l keep their indexes.
+// grow returns next with its addresses reordered so that l's addresses retain their indexes.
 func (l Layout) grow(next Layout) Layout {
 	out := next
 	out.At = slices.Clone(l.At)
@@ -191,7 +191,7 @@ func (l Layout) grow(next Layout) Layout {
 		j, on := index(out.At, a.Addr), next.On[i]
 		for k := 0; j < 0 && k < len(out.At); k++ {
 			if out.On[k] == on && (on != "" || index(next.At, out.At[k].Addr) < 0) {
-				j = k // the address of this interface has changed
+				j = k // this interface's address has changed
 			}
 		}
 		switch {
@@ -204,13 +204,12 @@ func (l Layout) grow(next Layout) Layout {
 	return out
 }
 
-// index returns the index of the address a in all, or -1.
 func index(all []failover.Address, a netip.Addr) int {
 	return slices.IndexFunc(all, func(has failover.Address) bool { return has.Addr == a })
 }
 
-// within assigns hosts to the interfaces on which they must answer. A host belongs to the
-// interfaces whose networks contain it, unless it is a VIP.
+// within assigns hosts to the interfaces on which they must answer. Each host that is not a VIP
+// belongs to the interfaces whose networks contain it.
 func (l Layout) within(hosts []netip.Addr) map[string][]netip.Addr {
 	reach := map[string][]netip.Addr{}
 	for i, name := range l.On {
@@ -223,8 +222,8 @@ func (l Layout) within(hosts []netip.Addr) map[string][]netip.Addr {
 	return reach
 }
 
-// WayTo returns the address from which this host reaches the first endpoint that is on another
-// host. It returns nil if there is none.
+// WayTo returns the address from which this host reaches the first endpoint on another host, or nil
+// if no endpoint is on another host.
 func WayTo(ctx context.Context, endpoints []string) []netip.Addr {
 	var d net.Dialer
 	for _, e := range endpoints {

@@ -8,8 +8,8 @@ import (
 	"vipd/balancer/failover"
 )
 
-// TestLayoutKeepsIndexes changes a host's addresses. The other addresses must keep their indexes.
-// The address from which the host connects to etcd must also have an index.
+// TestLayoutKeepsIndexes changes some of a host's addresses. The other addresses must retain their
+// indexes. The address from which the host connects to etcd must also have an index.
 func TestLayoutKeepsIndexes(t *testing.T) {
 	network := []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}
 	at := func(lan string, others ...string) (l Layout) {

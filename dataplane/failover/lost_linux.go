@@ -15,8 +15,8 @@ import (
 )
 
 // watch calls Lost when an interface may have lost addresses. When an interface has changed, it
-// calls Links and notifies the announcer. It does both at the start, because earlier events are not
-// reported. It returns when ctx ends.
+// calls Links and notifies the announcer. It does all of this at the start, because earlier events
+// are not reported. It returns when ctx is canceled.
 func (k *Kernel) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := k.departures(ctx); err != nil && ctx.Err() == nil {
@@ -26,7 +26,7 @@ func (k *Kernel) watch(ctx context.Context) {
 	}
 }
 
-// departures does the work of watch until the subscription fails or ctx ends.
+// departures does the work of watch until the subscription fails or ctx is canceled.
 func (k *Kernel) departures(ctx context.Context) error {
 	const room = 1 << 20 // the kernel reports an overflow
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_LINK)
@@ -57,9 +57,8 @@ func (k *Kernel) departures(ctx context.Context) error {
 	}
 }
 
-// Lost returns the VIPs that Bind has added but that their interfaces no longer have. Another
-// program or the kernel may have removed them: an interface loses its IPv6 addresses when it is
-// taken down.
+// Lost returns the bound VIPs that are missing from their interfaces. Another program or the kernel
+// may have removed them, because an interface loses its IPv6 addresses when it is taken down.
 func (k *Kernel) Lost() (vips []netip.Addr) {
 	held, err := Held()
 	if err != nil {

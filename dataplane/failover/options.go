@@ -9,25 +9,25 @@ import (
 
 // KernelOptions configures a Kernel. The functions must not block.
 type KernelOptions struct {
-	// Gate is the time for which the gate stays open after a refresh. Zero selects the default.
+	// Gate is how long the gate stays open after a refresh. Zero selects the default.
 	Gate time.Duration
 	Places
-	// VIPs lists all VIPs that have one owner, including VIPs for which this host has no interface.
+	// VIPs lists all VIPs that have one owner, including those without an interface on this host.
 	// The first Close removes them from this host.
 	VIPs []netip.Addr
-	// AnnounceEvery is the interval of repeated announcements. Zero means that only changes are
-	// announced.
+	// AnnounceEvery is the interval at which VIPs are announced again. Zero means that VIPs are
+	// announced only after changes.
 	AnnounceEvery time.Duration
 	// Rival is called when another host claims a VIP of this host, at most once a second for each
 	// VIP.
 	Rival func(Rival)
 	// Lost is called when an address may have been removed from an interface. [Kernel.Lost] returns
-	// such VIPs.
+	// the missing VIPs.
 	Lost func()
 	// Links is called when an interface may have changed.
 	Links func()
 	// Reached is called when a host in Places.Reach answers on its interface. hosts lists all hosts
-	// in the entry of that interface.
+	// in the interface's entry.
 	Reached func(on string, hosts []netip.Addr)
 	Log     *slog.Logger
 }

@@ -19,9 +19,9 @@ import (
 	"vipd/dataplane/internal/neigh"
 )
 
-// Rivals calls found for each frame in which another host on the device's link claims a VIP, until
-// ctx ends. isVIP reports whether an address is a VIP. Both functions are called concurrently, and
-// must not block.
+// Until ctx is canceled, Rivals calls found for each frame in which another host on the device's
+// link claims a VIP. isVIP reports whether an address is a VIP. Both functions are called
+// concurrently, and must not block.
 func Rivals(ctx context.Context, device int, isVIP func(netip.Addr) bool, found func(Rival)) error {
 	return neigh.Claims(ctx, device, nil, nil, func(c neigh.Claim) {
 		if !c.Asks && isVIP(c.Addr) {
@@ -30,16 +30,15 @@ func Rivals(ctx context.Context, device int, isVIP func(netip.Addr) bool, found 
 	})
 }
 
-// probes is the number of requests that Probe sends for each VIP. usualPatience is the usual time
-// for answers.
+// probes is the number of requests that Probe sends for each VIP. usualPatience is the default time
+// limit for answers.
 const (
 	probes        = 3
 	usualPatience = 300 * time.Millisecond
 )
 
 // Elsewhere asks on the link of a device whether other hosts have the VIPs. It returns the MACs of
-// the hosts that answer in time. It ignores proxies, which also answer for addresses that no host
-// has.
+// the hosts that answer in time. It ignores proxies, which also answer for unused addresses.
 func Elsewhere(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
 	return elsewhere(ctx, device, vips, usualPatience)
 }
@@ -63,12 +62,12 @@ func elsewhere(ctx context.Context, device string, vips []netip.Addr, patience t
 	return found, err
 }
 
-// documentation is an address that no host has (RFC 5737). A proxy for all addresses behind its
-// default route also answers for it.
+// documentation is an address that no host has (RFC 5737). A proxy for its whole default route also
+// answers for this address.
 var documentation = netip.AddrFrom4([4]byte{198, 51, 100, 254})
 
-// controlsFor returns control addresses, which probably no host has. For each family of the VIPs,
-// it returns two addresses near the first VIP, because a proxy may answer only for a single
+// controlsFor returns control addresses, which are probably unused. For each address family of the
+// VIPs, it returns two addresses near the first VIP, because a proxy may answer only for a single
 // network. For IPv4, it also returns documentation.
 func controlsFor(vips []netip.Addr) (all []netip.Addr) {
 	for _, is4 := range []bool{true, false} {
@@ -107,8 +106,7 @@ func proxiesIn(found map[netip.Addr]net.HardwareAddr, controls []netip.Addr) map
 	return proxies
 }
 
-// Neighbours returns the addresses that have a MAC in the kernel's neighbor tables, and the names
-// of their devices.
+// Neighbours maps each address that has a MAC in the kernel's neighbor tables to its device's name.
 func Neighbours() (map[netip.Addr]string, error) {
 	entries, err := netlink.NeighList(0, unix.AF_UNSPEC)
 	if err != nil {
@@ -131,12 +129,12 @@ func Neighbours() (map[netip.Addr]string, error) {
 	return all, nil
 }
 
-// manyVIPs is the number of VIPs above which Probe sends only one request for each VIP, because
-// more would flood the link.
+// manyVIPs is the number of VIPs above which Probe sends only one request for each VIP. More
+// requests would flood the link.
 const manyVIPs = 1000
 
 // Probe asks three times within patience which hosts on the device's link have the VIPs (RFC 5227,
-// RFC 4862), and returns their MACs. Answers of this host do not count.
+// RFC 4862), and returns their MACs. This host's own answers do not count.
 func Probe(ctx context.Context, device int, vips []netip.Addr, patience time.Duration) (map[netip.Addr]net.HardwareAddr, error) {
 	asked, found := map[netip.Addr]bool{}, map[netip.Addr]net.HardwareAddr{}
 	for _, a := range vips {
@@ -183,8 +181,8 @@ func ask(sender *neigh.Sender, vips []netip.Addr) error {
 	return nil
 }
 
-// Reach sends requests to hosts on the device's link at an interval, and calls answered for each
-// answer, until ctx ends.
+// Until ctx is canceled, Reach sends requests to hosts on the device's link at an interval, and
+// calls answered for each answer.
 func Reach(ctx context.Context, device int, hosts []netip.Addr, every time.Duration, answered func()) error {
 	sender, err := neigh.Open(device)
 	if err != nil {
@@ -209,7 +207,7 @@ func Reach(ctx context.Context, device int, hosts []netip.Addr, every time.Durat
 	return errors.Join(err, failed, sender.Close())
 }
 
-// askAgain sends requests for all addresses in vips at an interval, until ctx ends.
+// askAgain sends requests for all addresses in vips at an interval, until ctx is canceled.
 func askAgain(ctx context.Context, sender *neigh.Sender, vips []netip.Addr, every time.Duration) error {
 	again := time.NewTicker(every)
 	defer again.Stop()

@@ -16,7 +16,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// Routers returns the default gateways of this host, sorted and without duplicates.
+// Routers returns this host's default gateways, sorted and without duplicates.
 func Routers() (all []netip.Addr, err error) {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
 	if err != nil {
@@ -40,15 +40,13 @@ func Routers() (all []netip.Addr, err error) {
 	return slices.Compact(all), nil
 }
 
-// isDefault reports whether dst is the destination of a default route.
 func isDefault(dst *net.IPNet) bool {
 	ones, _ := dst.Mask.Size()
 	return ones == 0 && dst.IP.IsUnspecified()
 }
 
-// FollowRouters calls changed when a default route or a device may have changed, until ctx ends. It
-// also calls changed at the start. If the kernel can't report events, it calls changed once a
-// second.
+// FollowRouters calls changed at the start, and when a default route or a device may have changed,
+// until ctx is canceled. If the kernel can't report events, it calls changed once a second.
 func FollowRouters(ctx context.Context, changed func()) {
 	for ctx.Err() == nil {
 		_ = followRoutes(ctx, changed) // the next iteration subscribes again
@@ -56,7 +54,7 @@ func FollowRouters(ctx context.Context, changed func()) {
 	}
 }
 
-// followRoutes does the work of FollowRouters until ctx ends or the subscription fails.
+// followRoutes does the work of FollowRouters until ctx is canceled or the subscription fails.
 func followRoutes(ctx context.Context, changed func()) error {
 	const room = 1 << 20 // the kernel reports an overflow
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_LINK)
@@ -83,8 +81,8 @@ func followRoutes(ctx context.Context, changed func()) error {
 	}
 }
 
-// isDefaultRoute reports whether a message is about a default route. Others are ignored, because a
-// host may have a million routes.
+// isDefaultRoute reports whether a message is about a default route. Other routes are ignored,
+// because a host may have a million of them.
 func isDefaultRoute(m nlsock.Messages) bool {
 	const size = 1 // offset of rtm_dst_len in struct rtmsg
 	return (m.Kind == unix.RTM_NEWROUTE || m.Kind == unix.RTM_DELROUTE) && len(m.Body) > size && m.Body[size] == 0

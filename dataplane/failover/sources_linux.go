@@ -12,7 +12,7 @@ import (
 
 // AdvertSources returns the addresses of an interface from which adverts may be sent, in the
 // kernel's order. It omits VIPs, and addresses that can't be used yet. A missing interface has no
-// sources.
+// source addresses.
 func AdvertSources(name string, vips []netip.Addr) (all []netip.Addr, err error) {
 	link, err := netlink.LinkByName(name)
 	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {

@@ -6,14 +6,14 @@ import (
 	"syscall"
 )
 
-// Trial returns the reason why this kernel can't fence owned VIPs, or nil. It installs a closed
-// gate without VIPs on lo under another name, opens the gate, and removes it.
+// Trial returns the reason why this kernel can't fence owned VIPs, or nil. On lo, it installs a
+// closed gate without VIPs under another name, opens the gate, and removes it.
 func Trial() error {
 	g, err := NewGate(GateOptions{Table: "vipd-owner-trial"})
 	if err != nil {
 		return explain(err)
 	}
-	defer func() { _ = g.Close() }() // the error of the trial is more important
+	defer func() { _ = g.Close() }() // the trial's error is more important
 	err = g.Install([]string{"lo"}, nil)
 	if err == nil {
 		err = errors.Join(g.Open(), g.Remove())
@@ -21,7 +21,7 @@ func Trial() error {
 	return explain(err)
 }
 
-// explain adds the probable cause to a kernel error. It returns nil if err is nil.
+// explain adds the probable cause to an error from the kernel. It returns nil if err is nil.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, syscall.EPERM):

@@ -26,7 +26,7 @@ func Neighbours() (map[netip.Addr]string, error) { return nil, nil }
 // Routers returns nothing.
 func Routers() ([]netip.Addr, error) { return nil, nil }
 
-// FollowRouters only waits until ctx ends.
+// FollowRouters only waits until ctx is canceled.
 func FollowRouters(ctx context.Context, _ func()) { <-ctx.Done() }
 
 // Held returns nothing.

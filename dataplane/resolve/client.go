@@ -18,7 +18,7 @@ import (
 	"vipd/balancer"
 )
 
-// Client answers lookups. Its methods may be called by any goroutine.
+// Client answers lookups. Its methods are safe for concurrent use.
 type Client struct {
 	o      Options
 	config followed[*dns.ClientConfig]
@@ -27,13 +27,13 @@ type Client struct {
 
 // Options configures a Client.
 type Options struct {
-	// Servers returns the DNS servers, each as ADDRESS or ADDRESS:PORT. If it is nil or returns
-	// none, the client reads HostsFile first, and then uses the servers in ConfigFile.
+	// Servers returns the DNS servers, each as ADDRESS or ADDRESS:PORT. If Servers is nil or
+	// returns none, the client first reads HostsFile, and then uses the servers in ConfigFile.
 	Servers func() []string
 	// ConfigFile and HostsFile are the files of the system's resolver. They are read again when
-	// they change. Defaults are the constants of these names.
+	// they change. The defaults are the constants with these names.
 	ConfigFile, HostsFile string
-	// Timeout is the maximum time for an answer. Default 30s.
+	// Timeout limits how long a lookup may take. The default is 30 s.
 	Timeout time.Duration
 }
 
@@ -50,17 +50,18 @@ func New(o Options) *Client {
 // Answer is the outcome of a lookup.
 type Answer struct {
 	balancer.Resolution
-	// TTL is the time for which the answer is valid.
+	// TTL is how long the answer is valid.
 	TTL time.Duration
 }
 
-// defaultTimeout limits the time of a lookup with servers or hosts that never answer.
+// defaultTimeout limits how long a lookup may take if servers or hosts never answer.
 const defaultTimeout = 30 * time.Second
 
-// hostsTTL is the time after which names are looked up again in the hosts file.
+// hostsTTL is how long an answer from the hosts file is valid.
 const hostsTTL = 5 * time.Second
 
-// Answer looks up l. If a part of the lookup fails, it keeps the members of last for that part.
+// Answer looks up l. If a part of the lookup fails, the answer contains the members of last for
+// that part.
 func (c *Client) Answer(ctx context.Context, l balancer.Lookup, last []balancer.LookupRecord) Answer {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
@@ -90,14 +91,14 @@ func (c *Client) Answer(ctx context.Context, l balancer.Lookup, last []balancer.
 	return a
 }
 
-// answers are the members that a lookup found, and the time for which they are valid.
+// answers holds the members that a lookup found, and how long they are valid.
 type answers struct {
 	members []balancer.LookupRecord
 	ttl     time.Duration
 }
 
-// host looks up the addresses of a host. It uses the first of the possible names that has an
-// address. If a server fails, the search ends, because the next name may belong to another host.
+// host looks up the addresses of a host. It uses the first possible name that has an address. If a
+// server fails, it does not try the next name, which may belong to another host.
 func (c *Client) host(ctx context.Context, l balancer.Lookup, last []balancer.LookupRecord) (answers, error) {
 	if members := c.inHosts(l); len(members) > 0 {
 		return answers{members, hostsTTL}, nil
@@ -112,7 +113,6 @@ func (c *Client) host(ctx context.Context, l balancer.Lookup, last []balancer.Lo
 	return answers{}, fmt.Errorf("DNS has no %s for this name", addressIn(l))
 }
 
-// addressIn describes an address in the families of l.
 func addressIn(l balancer.Lookup) string {
 	switch {
 	case !l.V6:
@@ -137,11 +137,12 @@ func (c *Client) inHosts(l balancer.Lookup) (members []balancer.LookupRecord) {
 	return members
 }
 
-// addresses looks up the addresses of name in the families of l concurrently. If the lookup of a
-// family fails, it keeps that family's members of last, and returns an error.
+// addresses looks up the addresses of name in the families of l concurrently. If the lookup for a
+// family fails, addresses uses that family's members of last, and returns an error.
 func (s *settings) addresses(ctx context.Context, name string, l balancer.Lookup, last []balancer.LookupRecord) (answers, error) {
 	if len(last) == 0 && l.V4 && l.V6 {
-		// If a family gets no answer, it must not delay the first addresses of the other family.
+		// An unanswered question about one family must not delay the other family's first
+		// addresses.
 		first := *s
 		first.attempts = 1
 		s = &first
@@ -175,8 +176,8 @@ func (s *settings) addresses(ctx context.Context, name string, l balancer.Lookup
 	return out, failed
 }
 
-// service looks up SRV records, and then the addresses of their hosts. Records whose priority
-// number is not the lowest become backups.
+// service looks up SRV records, and then the addresses of their hosts. All records except those
+// with the lowest priority number become backups.
 func (c *Client) service(ctx context.Context, l balancer.Lookup, last []balancer.LookupRecord) (answers, error) {
 	s := c.settings()
 	for _, name := range s.names(l.Name) {
@@ -191,10 +192,12 @@ func (c *Client) service(ctx context.Context, l balancer.Lookup, last []balancer
 	return answers{}, errors.New("DNS has no SRV records for this name")
 }
 
-// maxHosts limits the simultaneous lookups of hosts for one answer, each with up to two questions.
+// maxHosts limits the concurrent lookups of hosts for one answer. Each lookup has up to two
+// questions.
 const maxHosts = 4
 
-// targets finds the addresses of the hosts in SRV records: in the answer itself, or by lookups.
+// targets finds the addresses of the hosts in SRV records, either in the answer itself or through
+// lookups.
 func (s *settings) targets(ctx context.Context, l balancer.Lookup, services reply, last []balancer.LookupRecord) (answers, error) {
 	out, known := answers{ttl: services.ttl}, glue(services.extra, l)
 	var mu sync.Mutex // guards failures and out
@@ -227,14 +230,14 @@ func (s *settings) targets(ctx context.Context, l balancer.Lookup, services repl
 		})
 	}
 	asking.Wait()
-	if len(failures) > 0 { // the first text in order, so that equal failures have equal texts
+	if len(failures) > 0 { // the first text in sorted order, so equal failures have equal texts
 		return out, errors.New(slices.Min(failures))
 	}
 	return out, nil
 }
 
-// glue returns the addresses of SRV targets, by host, from an answer's extra section. It omits a
-// host that lacks addresses of a requested family, because the server may have left them out.
+// glue returns the addresses of SRV targets, by host, from an answer's additional section. It omits
+// a host without addresses in a requested family, because the server may have omitted them.
 func glue(extra []dns.RR, l balancer.Lookup) map[string]answers {
 	all := map[string]answers{}
 	for _, rr := range extra {
@@ -267,7 +270,7 @@ func byTarget(records []dns.RR) map[string][]*dns.SRV {
 	return all
 }
 
-// target looks up one host of SRV records. If the host has no addresses, it keeps the members of
+// target looks up one host of SRV records. If the host has no addresses, target uses the members of
 // last or omits the host, and returns an error.
 func (s *settings) target(ctx context.Context, host string, l balancer.Lookup, last []balancer.LookupRecord) (answers, error) {
 	own := slices.DeleteFunc(slices.Clone(last), func(m balancer.LookupRecord) bool { return m.Host != strings.TrimSuffix(host, ".") })
@@ -279,7 +282,7 @@ func (s *settings) target(ctx context.Context, host string, l balancer.Lookup, l
 	return found, err
 }
 
-// parseMember parses a line of a program: ADDRESS[:PORT] [weight=N].
+// parseMember parses a line of a program's output: ADDRESS[:PORT] [weight=N].
 func parseMember(line string) (balancer.LookupRecord, error) {
 	m := balancer.LookupRecord{Weight: 1}
 	fields := strings.Fields(line)

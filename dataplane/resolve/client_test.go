@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// client returns a Client for the given DNS servers. config holds options and search domains, in
-// the format of resolv.conf.
+// client returns a Client that uses the DNS servers. config holds options and search domains in
+// resolv.conf's format.
 func client(t *testing.T, config string, servers ...string) *resolve.Client {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "resolv.conf")
@@ -27,7 +27,6 @@ func client(t *testing.T, config string, servers ...string) *resolve.Client {
 	return resolve.New(resolve.Options{Servers: func() []string { return servers }, ConfigFile: file, HostsFile: "/nonexistent"})
 }
 
-// hostOf returns a lookup of the IPv4 and IPv6 addresses of a host name.
 func hostOf(name string) balancer.Lookup {
 	return balancer.Lookup{Kind: balancer.HostLookup, Name: name, V4: true, V6: true}
 }
@@ -54,7 +53,6 @@ func text(a resolve.Answer) string {
 	return strings.Join(append(words, fmt.Sprintf("for %s", a.TTL)), " ")
 }
 
-// members returns members with the given addresses.
 func members(addresses ...string) (all []balancer.LookupRecord) {
 	for _, a := range addresses {
 		all = append(all, balancer.LookupRecord{Addr: netip.MustParseAddr(a), Host: "db.example.org"})
@@ -78,14 +76,14 @@ var zone = []string{
 	"_none._tcp.example.org. 20 IN SRV 0 0 0 .",
 }
 
-// TestAnswers sends queries to a server that has faults. Each answer must be correct, or must
-// contain the members of the last correct answer and the reason.
+// TestAnswers sends queries to a faulty server. Each answer must be correct, or must contain the
+// last correct answer's members and the reason.
 func TestAnswers(t *testing.T) {
 	srv := balancer.Lookup{Kind: balancer.ServiceLookup, Name: "_pg._tcp.example.org", V4: true, V6: true}
 	last := members("192.0.2.7", "2001:db8::7")
 	for name, c := range map[string]struct {
 		lookup balancer.Lookup
-		broken string // the question that the server answers wrongly; "" means all questions
+		broken string // the question with a wrong answer; "" means all questions
 		fault  dnskit.Fault
 		lazy   bool
 		config string
@@ -156,15 +154,15 @@ func TestAnswers(t *testing.T) {
 				t.Errorf("Answer(%s) = %s\nwant %s", c.lookup, got, c.want)
 			}
 			if !slices.Equal(c.last, before) {
-				t.Errorf("members after a lookup that failed = %v, want the last members", c.last)
+				t.Errorf("members of the last answer = %v, want them unchanged", c.last)
 			}
 		})
 	}
 }
 
 // TestSilence makes the server ignore the questions about one or both address families. The client
-// must ask about both families at the same time. The addresses of one family must not wait for the
-// second question about the other.
+// must ask about both families at the same time. One family's addresses must not wait for a
+// repeated question about the other.
 func TestSilence(t *testing.T) {
 	for name, c := range map[string]struct {
 		broken string
@@ -186,15 +184,15 @@ func TestSilence(t *testing.T) {
 				t.Errorf("Answer = %s, want %s", got, c.want)
 			}
 			if lasted := time.Since(start); lasted > c.limit {
-				t.Errorf("duration of the lookup = %s, want at most %s", lasted, c.limit)
+				t.Errorf("lookup took %s, want at most %s", lasted, c.limit)
 			}
 		})
 	}
 }
 
-// TestTimeout looks up SRV records. Most of the hosts in these records can't be resolved, because
-// the server does not answer. The lookup must end in time. Its answer must contain the addresses of
-// the resolved host, and the former members of all other hosts.
+// TestTimeout looks up SRV records whose hosts mostly can't be resolved, because the server does
+// not answer. The lookup must finish in time. Its answer must contain the resolved host's
+// addresses, and the previous members of all other hosts.
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	dns := dnskit.New(t, "127.0.0.1")
@@ -217,7 +215,7 @@ func TestTimeout(t *testing.T) {
 		t.Errorf("Answer = %s, want %s", got, want)
 	}
 	if lasted := time.Since(start); lasted > 4*time.Second {
-		t.Errorf("duration of the lookup = %s, want at most 4s", lasted)
+		t.Errorf("lookup took %s, want at most 4s", lasted)
 	}
 }
 
@@ -229,7 +227,7 @@ func TestNextServer(t *testing.T) {
 		broken.Break("*", fault)
 		good.Set(t, zone...)
 		if got, want := text(client(t, "", broken.Address, good.Address).Answer(t.Context(), hostOf("only4.example.org"), nil)), "192.0.2.1 for 1m0s"; got != want {
-			t.Errorf("Answer with fault %s of the first server = %s, want %s", fault, got, want)
+			t.Errorf("first server with fault %s: Answer = %s, want %s", fault, got, want)
 		}
 	}
 }
@@ -248,7 +246,7 @@ func TestManyRecords(t *testing.T) {
 	for i := range names {
 		a := c.Answer(t.Context(), hostOf(fmt.Sprintf("many%d.example.org", i)), nil)
 		if a.Failure != "" || len(a.Records) != each {
-			t.Errorf("members of name %d = %d, failure = %q, want %d and no failure", i, len(a.Records), a.Failure, each)
+			t.Errorf("name %d: members = %d, failure = %q; want %d and no failure", i, len(a.Records), a.Failure, each)
 		}
 		total += len(a.Records)
 	}
@@ -257,7 +255,7 @@ func TestManyRecords(t *testing.T) {
 	}
 }
 
-// TestSystemFiles replaces the files resolv.conf and hosts. The next lookups must use their new
+// TestSystemFiles replaces resolv.conf and the hosts file. The next lookups must use the new
 // content.
 func TestSystemFiles(t *testing.T) {
 	one := dnskit.New(t, "127.0.0.1")
@@ -295,8 +293,8 @@ func TestSystemFiles(t *testing.T) {
 	asks("db", "192.0.2.6 for 5s")
 }
 
-// TestPrograms runs programs that print endpoints. If a program's output can't be read, the last
-// members must be kept.
+// TestPrograms runs programs that print endpoints. If a program's output can't be parsed, the
+// answer must contain the previous members.
 func TestPrograms(t *testing.T) {
 	last := members("192.0.2.7")
 	for script, want := range map[string]string{
@@ -322,7 +320,7 @@ func TestPrograms(t *testing.T) {
 	}
 	l := balancer.Lookup{Kind: balancer.ProgramLookup, Name: strings.Join([]string{"/bin/sh", "-c", `i=0; while [ $i -lt 10000 ]; do echo 10.1.$((i/250)).$((i%250)):8080 weight=5; i=$((i+1)); done`}, "\x00")}
 	if a := client(t, "").Answer(t.Context(), l, nil); len(a.Records) != 10000 || a.Failure != "" {
-		t.Errorf("endpoints of a program that prints 10000 = %d, failure = %q; want all and no failure", len(a.Records), a.Failure)
+		t.Errorf("program that prints 10000 endpoints: got %d, failure = %q; want all and no failure", len(a.Records), a.Failure)
 	}
 }
 

@@ -3,10 +3,10 @@
 //
 //	balancer.Lookup -> Client.Answer -> hosts file, DNS servers, program -> Answer
 //
-// If a lookup fails or its answer is empty, the last good answer remains in use. The caller repeats
-// lookups. Client sends queries like the C library's resolver, with the servers, search domains and
-// options of resolv.conf. It has no cache. Answer.TTL is the time after which the records expire.
+// If a lookup fails or its answer is empty, the last good answer remains in use. Callers must
+// repeat lookups. Client sends queries as the C library's resolver does, with the servers, search
+// domains and options in resolv.conf. It has no cache; records expire after Answer.TTL.
 //
-// Limits: DNS over UDP and TCP only, without DNSSEC; the options rotate, trust-ad and use-vc, and
-// nsswitch.conf, have no effect.
+// Limits: Client supports only DNS over UDP and TCP, without DNSSEC. The options rotate, trust-ad
+// and use-vc have no effect, and neither does nsswitch.conf.
 package resolve

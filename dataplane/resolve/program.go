@@ -11,7 +11,7 @@ import (
 	"vipd/dataplane/probe/command"
 )
 
-// These are the limits of a program that prints endpoints.
+// These constants limit a program that prints endpoints.
 const (
 	programTimeout = 10 * time.Second
 	maxOutput      = 1 << 20 // bytes
@@ -47,7 +47,6 @@ func runProgram(ctx context.Context, args []string) (members []balancer.LookupRe
 	return members, nil
 }
 
-// lastComplaint returns the last line of stderr, for messages.
 func lastComplaint(text []byte) string {
 	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
 	if last := strings.ToValidUTF8(string(lines[len(lines)-1]), ""); last != "" {

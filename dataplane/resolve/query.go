@@ -15,7 +15,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// udpSize is the maximum size of answers over UDP. Larger packets would often be fragmented.
+// udpSize is the maximum size of an answer over UDP. Larger packets would often be fragmented.
 const udpSize = 1232
 
 // query asks the servers one after another for records of name, which must be absolute. It returns
@@ -37,8 +37,8 @@ func (s *settings) query(ctx context.Context, name string, kind uint16) (*dns.Ms
 	return nil, last
 }
 
-// ask asks one server. A server that does not know EDNS is asked again without it, and a truncated
-// answer is requested again over TCP.
+// ask asks one server. If the server does not support EDNS, it is asked again without it. A
+// truncated answer is requested again over TCP.
 func (s *settings) ask(ctx context.Context, server, name string, kind uint16) (*dns.Msg, error) {
 	reply, err := s.exchange(ctx, "udp", server, name, kind, true)
 	if err == nil && (reply.Rcode == dns.RcodeFormatError || reply.Rcode == dns.RcodeNotImplemented) {
@@ -63,7 +63,7 @@ func rcodeText(code int) string {
 	return fmt.Sprintf("error %d", code)
 }
 
-// describe omits the addresses in errors of sockets, because they differ each time.
+// describe omits the addresses from socket errors, because they differ each time.
 func describe(err error, s *settings) error {
 	var op *net.OpError
 	switch {
@@ -98,17 +98,17 @@ func (s *settings) exchange(ctx context.Context, network, server, name string, k
 // maxAliases is the maximum length of a chain of CNAME records.
 const maxAliases = 16
 
-// reply holds the records of a kind at a name.
+// reply holds the records of one type for a name.
 type reply struct {
 	found []dns.RR
-	// extra may contain the addresses of hosts in found.
+	// extra may contain the addresses of the hosts in found.
 	extra []dns.RR
-	// ttl is the shortest time of found and of the aliases that lead to it.
+	// ttl is the shortest TTL of the records in found and of the aliases that lead to them.
 	ttl time.Duration
 }
 
-// records returns the records of a kind at name. It follows aliases within an answer and across
-// several answers. If there are no records, it returns an empty reply and no error.
+// records returns the records of one type for name. It follows aliases within an answer and across
+// answers. If there are no records, it returns an empty reply and no error.
 func (s *settings) records(ctx context.Context, name string, kind uint16) (reply, error) {
 	out := reply{ttl: math.MaxInt64}
 	for range maxAliases {
@@ -140,10 +140,10 @@ func (s *settings) records(ctx context.Context, name string, kind uint16) (reply
 	return reply{}, fmt.Errorf("the name has a chain of more than %d aliases", maxAliases)
 }
 
-// ttlOf returns the time for which a record is valid.
 func ttlOf(rr dns.RR) time.Duration { return time.Duration(rr.Header().Ttl) * time.Second }
 
-// finalName follows the aliases from name in an answer, and returns the last name and the aliases.
+// finalName follows the aliases from name within an answer. It returns the last name and the
+// aliases.
 func finalName(answer []dns.RR, name string) (string, []dns.RR, error) {
 	next := map[string]*dns.CNAME{}
 	for _, rr := range answer {
@@ -164,7 +164,6 @@ func finalName(answer []dns.RR, name string) (string, []dns.RR, error) {
 	}
 }
 
-// addressOf returns the address of an A or AAAA record.
 func addressOf(rr dns.RR) (a netip.Addr, ok bool) {
 	switch r := rr.(type) {
 	case *dns.A:

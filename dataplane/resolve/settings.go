@@ -13,16 +13,17 @@ import (
 	"github.com/miekg/dns"
 )
 
-// These are the files of the system's resolver.
+// These are the configuration files of the system's resolver.
 const (
 	ConfigFile = "/etc/resolv.conf"
 	HostsFile  = "/etc/hosts"
 )
 
-// maxTimeout limits the wait for one server, because resolv.conf allows any number of seconds.
+// maxTimeout limits how long the client waits for a server, because resolv.conf permits any number
+// of seconds.
 const maxTimeout = 10 * time.Second
 
-// settings holds the servers, and the parameters of queries.
+// settings holds the servers and the query parameters.
 type settings struct {
 	servers  []string // ADDRESS:PORT
 	names    func(name string) []string
@@ -30,7 +31,6 @@ type settings struct {
 	attempts int
 }
 
-// settings returns the current settings.
 func (c *Client) settings() settings {
 	conf := c.config.read(c.o.ConfigFile, parseConfig)
 	servers := c.o.Servers()
@@ -67,7 +67,7 @@ func parseConfig(file *os.File) *dns.ClientConfig {
 // hosts maps names to their addresses in a hosts file.
 type hosts map[string][]netip.Addr
 
-// parseHosts parses a hosts file. The name localhost always has its addresses.
+// parseHosts parses a hosts file. The name localhost always has its loopback addresses.
 func parseHosts(file *os.File) hosts {
 	all := hosts{}
 	if file != nil {
@@ -93,7 +93,7 @@ func parseHosts(file *os.File) hosts {
 	return all
 }
 
-// followed is the parsed content of a file, which is read again when the file has changed.
+// followed is the parsed content of a file. The file is read again after it changes.
 type followed[T any] struct {
 	mu      sync.Mutex
 	content T
@@ -121,7 +121,7 @@ func (f *followed[T]) read(path string, parse func(*os.File) T) T {
 	return f.content
 }
 
-// sameFile reports whether a file is unchanged between two calls of os.Stat. nil means that the
+// sameFile reports whether a file did not change between two calls of os.Stat. Nil means that the
 // file did not exist.
 func sameFile(a, b os.FileInfo) bool {
 	if a == nil || b == nil {

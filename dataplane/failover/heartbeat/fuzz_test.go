@@ -8,8 +8,8 @@ import (
 	"vipd/balancer/failover"
 )
 
-// FuzzDecode signs arbitrary bytes and decodes them. A message that was decoded must be the same
-// after it is encoded and decoded again. Bytes without a valid signature must be refused.
+// FuzzDecode signs arbitrary bytes and decodes them. A decoded message must be unchanged after it
+// is encoded and decoded again. Bytes without a valid signature must be refused.
 func FuzzDecode(f *testing.F) {
 	key, at := []byte("one key"), netip.MustParseAddr("10.0.0.2")
 	for _, m := range []failover.Message{
@@ -22,13 +22,13 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		text := slices.Concat([]byte(magic), body)
 		if m, err := Decode(text, at, [][]byte{key}); err == nil {
-			t.Errorf("Decode of unsigned %q = %+v, want an error", text, m)
+			t.Errorf("Decode(%q) without a signature = %+v, want an error", text, m)
 		}
 		m, err := Decode(slices.Concat(text, sign(text, key)), at, [][]byte{key})
 		if err != nil {
 			return
 		}
-		m.Echoless = false // only earlier versions write messages without echoes
+		m.Echoless = false // only earlier versions send messages without echoes
 		again, err := Decode(Encode(m, at, key), at, [][]byte{key})
 		if err != nil || again != m {
 			t.Errorf("Decode(Encode(%+v)) = %+v, %v; want the same message", m, again, err)

@@ -17,19 +17,18 @@ import (
 // Port is the UDP port of heartbeats.
 const Port = 9898
 
-// Link has a socket on each of a node's addresses. Send, Reach, Network and Change must be called
-// by one goroutine.
+// Link has a socket on each of a node's addresses. Only one goroutine may call Send, Reach, Network
+// and Change.
 type Link struct {
 	at      []failover.Address
 	keys    atomic.Pointer[[][]byte]
 	foreign atomic.Int64
-	// lastForeign is the arrival time of the last datagram with another key, in nanoseconds since
-	// 1970.
+	// lastForeign is when the last datagram with another key arrived, in nanoseconds since 1970.
 	lastForeign atomic.Int64
 
-	mu    sync.Mutex // guards the fields below, which Run may read at the same time
+	mu    sync.Mutex // guards the fields below, which Run may read concurrently
 	conns []*net.UDPConn
-	// receive starts receiving on a socket. It is nil before Run starts and after it ends.
+	// receive starts to receive on a socket. It is nil before Run is called and after Run returns.
 	receive func(on int, c *net.UDPConn, at netip.Addr)
 }
 
@@ -42,8 +41,8 @@ func Listen(at []failover.Address) (*Link, error) {
 	return l, nil
 }
 
-// Change replaces the list of the node's addresses, and opens sockets for new addresses. An address
-// must never be removed from the list, so that each keeps its index.
+// Change replaces the list of the node's addresses, and opens sockets for new addresses. Addresses
+// must never be removed from the list, so their indexes do not change.
 func (l *Link) Change(at []failover.Address) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,7 +87,7 @@ func (l *Link) SetKeys(keys [][]byte) { l.keys.Store(&keys) }
 // Foreign counts the datagrams that were signed with another key.
 func (l *Link) Foreign() int64 { return l.foreign.Load() }
 
-// foreignWindow is the time for which SawForeign reports a datagram with another key.
+// foreignWindow is how long SawForeign reports a datagram with another key.
 const foreignWindow = time.Minute
 
 // SawForeign reports whether a datagram with another key arrived within the last minute.
@@ -97,7 +96,7 @@ func (l *Link) SawForeign() bool {
 }
 
 // Run calls heard with each accepted message and the index of the address at which it arrived. When
-// ctx ends, Run closes the sockets and returns.
+// ctx is canceled, Run closes the sockets and returns.
 func (l *Link) Run(ctx context.Context, heard func(on int, m failover.Message)) {
 	var all sync.WaitGroup
 	l.mu.Lock()
@@ -122,7 +121,7 @@ func (l *Link) receiveBy(ctx context.Context, c *net.UDPConn, at netip.Addr, hea
 		}
 		keys := l.keys.Load()
 		if err != nil || keys == nil {
-			continue // an ICMP error of a peer's closed port
+			continue // an ICMP error caused by a peer's closed port
 		}
 		switch m, err := Decode(b[:n], at, *keys); {
 		case errors.Is(err, ErrKey):
@@ -136,7 +135,7 @@ func (l *Link) receiveBy(ctx context.Context, c *net.UDPConn, at netip.Addr, hea
 
 // Send sends a message to a peer, from the address with index on, or from all addresses if on is
 // -1. Each address sends to the peer's addresses that share a network with it. The address from
-// which this node reaches etcd also sends to the peer's corresponding address.
+// which this node reaches etcd also sends to the address from which the peer reaches etcd.
 func (l *Link) Send(m failover.Message, on int, peer []failover.Address) {
 	keys := l.keys.Load()
 	if keys == nil || len(*keys) == 0 {
@@ -152,8 +151,8 @@ func (l *Link) Send(m failover.Message, on int, peer []failover.Address) {
 	}
 }
 
-// Network returns the network of this node's address with index i. If the address has no network,
-// it returns the address itself.
+// Network returns the network of this node's address i. If the address has no network, it returns
+// the address itself.
 func (l *Link) Network(i int) string {
 	a := l.at[i]
 	for _, n := range a.Networks {
@@ -164,7 +163,7 @@ func (l *Link) Network(i int) string {
 	return a.Addr.String()
 }
 
-// Reach returns the addresses of a peer that this node can reach from its address with index from.
+// Reach returns a peer's addresses that this node can reach from its address with index from.
 func (l *Link) Reach(from int, peer []failover.Address) (to []netip.Addr) {
 	a := l.at[from]
 	for i, p := range peer {
@@ -177,7 +176,7 @@ func (l *Link) Reach(from int, peer []failover.Address) (to []netip.Addr) {
 }
 
 // way returns the index of the address from which a node reaches etcd: the first address without
-// networks, or else the first address.
+// networks or, if there is none, the first address.
 func way(at []failover.Address) int {
 	return max(slices.IndexFunc(at, func(a failover.Address) bool { return len(a.Networks) == 0 }), 0)
 }

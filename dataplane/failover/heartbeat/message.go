@@ -11,7 +11,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// magic starts each datagram. It includes the version of the format.
+// magic is the start of each datagram. It includes the format's version.
 const magic = "vipd\x01"
 
 // ErrKey means that a datagram was signed with another key.
@@ -25,21 +25,21 @@ var (
 // head follows magic. The names follow head.
 type head struct {
 	Kind failover.MessageKind
-	// Ready is 0 or 1, or 2 if the sender is away. Earlier versions treat 1 and 2 alike.
+	// Ready is 0 or 1, or 2 if the sender is away. Earlier versions treat 2 like 1.
 	Ready         byte
 	Well          uint16
 	Boot, Session failover.ID
 	Sent          local.Time
 }
 
-// tail follows the names. Earlier versions neither write nor read it.
+// tail follows the names. Earlier versions neither send nor read it.
 type tail struct {
 	Echo failover.Stamp
 	To   [16]byte
 }
 
-// Encode returns the datagram of a message to an address, signed with a key. A name must have at
-// most 255 bytes.
+// Encode returns the datagram that sends a message to an address, signed with a key. Names may have
+// at most 255 bytes.
 func Encode(m failover.Message, to netip.Addr, key []byte) []byte {
 	b := append(make([]byte, 0, 160), magic...)
 	ready := byte(0)

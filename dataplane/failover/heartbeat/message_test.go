@@ -9,8 +9,8 @@ import (
 	"vipd/balancer/failover"
 )
 
-// TestMessages encodes a message, and decodes it with the current key and with the previous key. If
-// the key or address is wrong, or a byte was changed, Decode must refuse the datagram.
+// TestMessages encodes a message, and decodes it with the current and the previous key. If the key
+// or address is wrong, or a byte was changed, Decode must refuse the datagram.
 func TestMessages(t *testing.T) {
 	key, other := []byte("one key"), []byte("another key")
 	to := netip.MustParseAddr("10.0.0.2")
@@ -26,27 +26,27 @@ func TestMessages(t *testing.T) {
 		t.Errorf("Decode = %+v, %v; want %+v", got, err, want)
 	}
 	if _, err := Decode(b, to, [][]byte{other}); !errors.Is(err, ErrKey) {
-		t.Errorf("error of Decode with a wrong key = %v, want ErrKey", err)
+		t.Errorf("Decode with a wrong key: error = %v, want ErrKey", err)
 	}
 	for _, at := range []string{"10.0.0.3", "fd00::2"} {
 		if _, err := Decode(b, netip.MustParseAddr(at), [][]byte{key}); !errors.Is(err, errElsewhere) {
-			t.Errorf("datagram to %s, at %s: error = %v, want errElsewhere", to, at, err)
+			t.Errorf("datagram to %s, received at %s: error = %v, want errElsewhere", to, at, err)
 		}
 	}
 	for i := range b {
 		changed := append([]byte{}, b...)
 		changed[i] ^= 1
 		if _, err := Decode(changed, to, [][]byte{key}); err == nil {
-			t.Errorf("Decode after a change to byte %d = nil, want an error", i)
+			t.Errorf("Decode after a change to byte %d: error = nil, want an error", i)
 		}
 		if _, err := Decode(b[:i], to, [][]byte{key}); err == nil {
-			t.Errorf("error of Decode for the first %d of %d bytes = nil, want an error", i, len(b))
+			t.Errorf("Decode of the first %d of %d bytes: error = nil, want an error", i, len(b))
 		}
 	}
 }
 
-// TestMessageOfEarlierVersion decodes a heartbeat from an earlier version, which has no echoes. The
-// decoded message must have Echoless set.
+// TestMessageOfEarlierVersion decodes a heartbeat from an earlier version, which has no echoes.
+// Echoless must be set in the decoded message.
 func TestMessageOfEarlierVersion(t *testing.T) {
 	key, to := []byte("one key"), netip.MustParseAddr("10.0.0.2")
 	want := failover.Message{Kind: failover.Beat, From: "gw1", Boot: 1, Session: 3, Sent: 1 << 40, Echoless: true}
