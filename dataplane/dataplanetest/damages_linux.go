@@ -118,7 +118,7 @@ func (s *Subject) flushChain(t testing.TB, table string) {
 }
 
 // replaceRules replaces the first rule of each of vipd's iptables chains. The new rule is DROP in
-// the table filter, and RETURN in other tables. The number of rules stays the same.
+// the table filter, and RETURN in other tables. The number of rules does not change.
 func (s *Subject) replaceRules(t testing.TB) {
 	t.Helper()
 	s.hasChains(t)

@@ -84,7 +84,7 @@ func (s *Subject) putForeign(t testing.TB) snapshot {
 	return takeSnapshot(t)
 }
 
-// pipe runs a command with the given standard input.
+// pipe runs a command with input as its standard input.
 func pipe(t testing.TB, input, name string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(name, args...)

@@ -105,9 +105,9 @@ func onlyServers(t testing.TB, when string, wanted map[string]string) {
 	}
 }
 
-// testForeignServers runs a dataplane while foreign virtual servers exist. These servers must stay
-// and continue to serve clients. A frontend may fail only while a foreign virtual server has the
-// frontend's address and port.
+// testForeignServers runs a dataplane while foreign virtual servers exist. These servers must
+// remain and continue to serve clients. A frontend may fail only while a foreign virtual server has
+// the frontend's address and port.
 func testForeignServers(t *testing.T, s *Subject) {
 	if !hasVirtualServers(t) {
 		t.Skip("needs a kernel with IPVS")
@@ -159,8 +159,8 @@ func testForeignServers(t *testing.T, s *Subject) {
 	r.steer(driverProbe) // this engine removes all services when the test ends
 }
 
-// checkContested requests a service while foreign virtual servers have the addresses and ports of
-// some of its frontends. The remaining frontends must be served, and the error must give the
+// checkContested requests a service while foreign virtual servers have the same addresses and ports
+// as some of its frontends. The remaining frontends must be served, and the error must give the
 // reason. After the foreign servers are removed, all frontends must be served.
 func checkContested(r *rig, web, other *balancer.Service, before map[string]string) {
 	if !r.s.VirtualServers {

@@ -30,8 +30,8 @@ func NewAddresses() (*Addresses, error) {
 func (x *Addresses) Close() error { return x.batches.Close() }
 
 // Add adds VIPs to a device as single addresses. IPv6 addresses skip duplicate address detection,
-// which would take a second. An existing address counts as added. Add waits until the kernel
-// accepts packets for all added addresses. It returns an error or nil for each address.
+// which would take a second. An address that already exists counts as added. Add waits until the
+// kernel accepts packets for all added addresses. It returns an error or nil for each address.
 func (x *Addresses) Add(device int, vips []netip.Addr) []error {
 	messages := make([]rtnl.Message, len(vips))
 	for i, a := range vips {

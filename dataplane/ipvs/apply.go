@@ -193,10 +193,10 @@ func (d *Dataplane) recordLocked(s *server) {
 	d.ledger.set(s.key, r)
 }
 
-// removals returns the messages that remove objects at the end of a round: the plan's own messages,
-// and the removal of drained destinations without connections. It first reads the counters of these
-// destinations. It also reads the counters of restored destinations, because the kernel may
-// continue the old counts.
+// removals returns the messages that a round sends last, to remove objects: the plan's own
+// messages, and the removal of drained destinations without connections. It first reads the
+// counters of these destinations. It also reads the counters of restored destinations, because the
+// kernel may continue the old counts.
 func (r *round) removals(work []*server, plans map[*server]steps) map[*server][]ipvsnl.Op {
 	ends := map[*server][]ipvsnl.Op{}
 	for _, s := range work {

@@ -39,8 +39,8 @@ func TestIPVSConformance(t *testing.T) {
 		Keeps:          true,
 		Survives:       true,
 		VirtualServers: true,
-		// The kernel keeps a connection for 10 seconds after its client has reset it, and a flow
-		// for udp_timeout.
+		// The kernel remembers a connection for 10 seconds after its client has reset it, and a
+		// flow for udp_timeout.
 		Remembers: max(10*time.Second, udpTimeout()),
 		New: func(t testing.TB) dataplane.Dataplane {
 			d, err := New(context.Background(), Options{

@@ -16,7 +16,7 @@ import (
 // counts stores the kernel's counts, because the kernel forgets them when it deletes a destination.
 type counts struct {
 	reading sync.Mutex // locked while all counters are read
-	// next is the earliest time of the next reading. It is guarded by reading.
+	// next is the earliest time at which all counters may be read again. It is guarded by reading.
 	next time.Time
 
 	mu sync.Mutex // guards the fields below; never locked during a system call
@@ -85,7 +85,7 @@ func (c *counts) setPort(k balancer.Key, of counters.Port) {
 	t.port = of
 }
 
-// observe processes the kernel's state of all destinations of a virtual server.
+// observe processes the kernel's state of a virtual server's destinations.
 func (c *counts) observe(k balancer.Key, states []ipvsnl.DestinationState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

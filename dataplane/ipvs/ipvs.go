@@ -49,9 +49,9 @@ type Dataplane struct {
 	marks  map[inet.Family]marker
 	// quiet holds the keys of servers that have draining destinations.
 	quiet map[balancer.Key]bool
-	// due is the time of the next check of the keys in quiet.
+	// due is when the keys in quiet must be checked again.
 	due time.Time
-	// ownIPv4 and foreignIPv4 are the numbers of vipd's and of foreign virtual servers with IPv4
+	// ownIPv4 and foreignIPv4 are the numbers of vipd's and foreign virtual servers with IPv4
 	// addresses. foreignIPv4 is updated at each check.
 	ownIPv4, foreignIPv4 int
 	// reapplied reports whether Observe has already requested that the engine apply everything.

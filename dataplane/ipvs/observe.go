@@ -127,9 +127,9 @@ func listed(ctx context.Context, conn ipvsnl.Conn, keys iter.Seq[balancer.Key]) 
 	return there, nil
 }
 
-// destinationsLocked returns the destinations of one of vipd's virtual servers. It reads them
-// individually if they have thresholds, which the table does not show, or if the table lacks the
-// virtual server.
+// destinationsLocked returns the destinations of a virtual server that vipd created. It reads them
+// individually if they have thresholds, which the table does not show, or if the virtual server is
+// missing from the table.
 func (d *Dataplane) destinationsLocked(ctx context.Context, k balancer.Key, table map[balancer.Key]ipvsnl.TableService) ([]ipvsnl.Destination, error) {
 	s := d.servers[k]
 	entry, told := table[k]
@@ -160,8 +160,8 @@ func (d *Dataplane) resumeLocked(s *server) {
 
 // comparison schedules comparisons of all virtual servers with the kernel.
 type comparison struct {
-	// next is the earliest time of the next comparison. soon replaces it while foreign virtual
-	// servers change.
+	// next is the earliest time at which all virtual servers may be compared again. soon replaces
+	// it while foreign virtual servers change.
 	next, soon time.Time
 }
 

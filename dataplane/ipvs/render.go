@@ -40,8 +40,8 @@ func renderDestination(f *balancer.Frontend, b *balancer.Backend, weight int) ip
 	return ipvsnl.Destination{Addr: b.Addr, Forward: f.Forward, Weight: weight, Upper: bound, Lower: bound}
 }
 
-// sourceHashBuckets is the size of the table of sh (IP_VS_SH_TAB_SIZE,
-// net/netfilter/ipvs/ip_vs_sh.c: 8 bits by default).
+// sourceHashBuckets is the size of sh's table (IP_VS_SH_TAB_SIZE, net/netfilter/ipvs/ip_vs_sh.c: 8
+// bits by default).
 const sourceHashBuckets = 256
 
 // share returns a function that converts the weights of f's backends to the weights of
@@ -75,9 +75,9 @@ func gcd(a, b int) int {
 	return a
 }
 
-// target returns the wanted state of the kernel, based on its current state and the time. The
-// result is the virtual server, which does not exist without destinations, and its destinations,
-// sorted by address.
+// target returns the kernel's wanted state, based on its current state and the time. The result is
+// the virtual server, which does not exist without destinations, and its destinations, sorted by
+// address.
 //
 // A withdrawn frontend has no destinations. A backend without new connections has a destination
 // only while existing connections need it. If its destination is missing, it is not created.

@@ -172,7 +172,7 @@ func resolver(query []byte, overUDP bool) []byte {
 	return bytes.Replace(packed, []byte("first_last"), []byte("first.last"), 1) // puts a dot into the first label of the mailbox name (RFC 1035, section 8)
 }
 
-// resolveOverTCP reads a single query from a connection, and sends the answer of resolver.
+// resolveOverTCP reads a single query from a connection, and sends resolver's answer.
 func resolveOverTCP(c net.Conn) {
 	size := make([]byte, 2)
 	if _, err := io.ReadFull(c, size); err != nil {

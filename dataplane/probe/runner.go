@@ -68,7 +68,7 @@ const (
 // maxGather limits how long a report waits for more verdicts, as a multiple of Options.Gather.
 const maxGather = 4
 
-// Transition is a change of the verdict of one or more targets.
+// Transition is a change to the verdict that one or more targets share.
 type Transition struct {
 	Targets []balancer.Target
 	// Before is the previous verdict, and For is how long it lasted. For is 0 if this is unknown.
@@ -97,7 +97,7 @@ type Status struct {
 //
 // Its goals, and how it achieves each:
 //  1. One probe for each distinct pair of address and check: targets with the same pair share an entry, even if their services
-//     differ. An entry keeps its state as long as any target uses it.
+//     differ. An entry retains its state while any target uses it.
 //  2. A check that hangs delays no other check: each runs in its own goroutine, and programs have their own queue.
 //  3. Low cost at 10,000 targets: all share one heap and one timer, checks due within a tick start together, and a result costs one
 //     push onto the heap. A result wakes the loop only if the loop must act earlier.

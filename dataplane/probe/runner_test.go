@@ -87,7 +87,7 @@ func (w *world) reported() [][]probe.Transition {
 	return all
 }
 
-// checked returns the start times of the checks of an address.
+// checked returns when each check of an address started.
 func (w *world) checked(at netip.AddrPort) []time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -87,8 +87,8 @@ func withoutPartialRune(data []byte) []byte {
 	return data
 }
 
-// converse runs the steps over a connection, and returns the text of the result. Each step reads
-// from the end of the previous step's answer.
+// converse runs the steps over a connection, and returns the text of the result. Each step starts
+// to read after the previous step's answer.
 func (a *attempt) converse(conn io.ReadWriter) (string, error) {
 	var unread []byte
 	for i := range a.steps {
@@ -132,8 +132,8 @@ func (a *attempt) perform(conn io.ReadWriter, i int, unread []byte) ([]byte, err
 	return a.await(conn, s, unread)
 }
 
-// await reads until the answer of a step has arrived, and returns the data after it. got is the
-// data that has already been read.
+// await reads until a step's answer has arrived, and returns the data after it. got is the data
+// that has already been read.
 func (a *attempt) await(r io.Reader, s *step, got []byte) ([]byte, error) {
 	buf := make([]byte, 4<<10)
 	for {

@@ -53,8 +53,8 @@ func (w *watch) named(i int, text string) string {
 	return fmt.Sprintf("check %d of %d (%s): %s", i+1, len(w.checks), w.checks[i].probe.health.Type, text)
 }
 
-// combineLocked records whether the verdict of t has changed after a change to the state of e, one
-// of t's several checks. before is e's previous state.
+// combineLocked records whether t's verdict has changed after a change to the state of e, one of
+// t's several checks. before is e's previous state.
 func (r *Runner) combineLocked(t balancer.Target, w *watch, e *entry, before health.State) {
 	former, status := w.state(e, &before), w.status()
 	if former.Verdict == status.State.Verdict {

@@ -95,7 +95,7 @@ func (s *settings) exchange(ctx context.Context, network, server, name string, k
 	return reply, nil
 }
 
-// maxAliases is the maximum length of a chain of CNAME records.
+// maxAliases is the maximum length of a CNAME chain.
 const maxAliases = 16
 
 // reply holds the records of one type for a name.

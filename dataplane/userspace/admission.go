@@ -26,7 +26,7 @@ type admitter struct {
 	// that remained after the last removal, so the cost of a removal is spread over as many
 	// additions.
 	sweepAt int
-	// swept is the time of the last removal. A full admitter removes sources at most once in
+	// swept is when idle sources were last removed. A full admitter removes sources at most once in
 	// sweepPause.
 	swept time.Time
 	// full records when a source last had no limits because there were too many sources.
@@ -195,8 +195,8 @@ func (c *config) isExempt(d *Dataplane, client netip.Addr) bool {
 	return !c.AcceptProxyProtocol && c.isOwn(d, client)
 }
 
-// limitsOf returns the limits for a client. If a PROXY header names a client of the other address
-// family, the limits use the default source prefix length.
+// limitsOf returns the client limits that apply to a client. If a PROXY header names a client of
+// the other address family, the limits use the default source prefix length.
 func (c *config) limitsOf(client netip.Addr) balancer.ClientLimits {
 	l := c.Limits
 	if l.SourcePrefix > 0 && client.Is4() != c.Addr.Is4() {

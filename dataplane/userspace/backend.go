@@ -8,7 +8,7 @@ import (
 	"vipd/balancer"
 )
 
-// backend is the state of a backend of a service's port. All VIPs of the service share this state,
+// backend is the state of a backend for a service's port. All VIPs of the service share this state,
 // which survives changes to their definitions.
 type backend struct {
 	addr    netip.AddrPort

@@ -91,9 +91,9 @@ func (c *config) standby(now int64, tried []*backend) *backend {
 	return c.idlest(balancer.Ejected, failed)
 }
 
-// idlest chooses the backend with the fewest connections among the backends in the given state, and
-// counts the connection. It skips full backends and those for which failed returns true, and
-// returns nil if none remains.
+// idlest chooses the backend with the fewest connections among the backends in a state, and counts
+// the connection. It skips full backends and those for which failed returns true, and returns nil
+// if none remains.
 func (c *config) idlest(state balancer.BackendState, failed func(*backend) bool) *backend {
 	var best *backend
 	bound := 0

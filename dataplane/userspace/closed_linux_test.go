@@ -96,8 +96,8 @@ func wantSilence(t *testing.T, w *twoHosts, all ...*balancer.Frontend) {
 	}
 }
 
-// TestClosedPortsAreHeld closes the port of a frontend and opens it again, several times. Another
-// program must never be able to bind the port.
+// TestClosedPortsAreHeld repeatedly closes a frontend's port and opens it again. Another program
+// must never be able to bind the port.
 func TestClosedPortsAreHeld(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	a := udpServer(t, "127.0.0.1:0", "a")

@@ -12,9 +12,9 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// judge decides whether a failed attempt to connect to b is the fault of the backend or of this
-// host. It records and reports the backend's failure or this host's shortage. If err is nil, it
-// does nothing.
+// judge decides whether a failed attempt to connect to b is the backend's or this host's fault. It
+// records and reports the backend's failure or this host's shortage. If err is nil, it does
+// nothing.
 func (f *frontend) judge(b *backend, err error) {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):

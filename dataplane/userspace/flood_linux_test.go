@@ -17,8 +17,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFlowsOfBusyBackendsEnd ends flows while their backend sends answers continuously. The flows
-// must end immediately.
+// TestFlowsOfBusyBackendsEnd closes flows while their backend continuously sends answers. The
+// method receive must return immediately.
 func TestFlowsOfBusyBackendsEnd(t *testing.T) {
 	for want, end := range map[error]func(*net.UDPConn) error{
 		net.ErrClosed:          (*net.UDPConn).Close,

@@ -27,7 +27,7 @@ type frontend struct {
 	ports []*portSockets
 	// bound reports whether the sockets listen at VIP:port, as in the bind interception.
 	bound bool
-	// conns is the head of the ring of connections.
+	// conns is the head of the connection ring.
 	conns conn
 	count int
 	flows flowTable

@@ -276,8 +276,8 @@ func (d *Dataplane) handOverClients() error {
 	return nil
 }
 
-// clients returns the clients whose affinity has not expired at the time now. Their times are read
-// from the system clock.
+// clients returns the clients whose affinity has not expired at the time now. The returned times
+// are read from the system clock.
 func (m *clientMemory) clients(now time.Time) (all []handedClient) {
 	m.All(now, func(client netip.Addr, endpoint netip.AddrPort, last time.Time) {
 		all = append(all, handedClient{client, endpoint, now.Round(0).Add(last.Sub(now))})

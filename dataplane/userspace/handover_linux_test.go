@@ -185,7 +185,7 @@ func TestHandOverLosesNothing(t *testing.T) {
 	}
 }
 
-// TestHandOverKeepsSocketOptions hands over a connection. Both of its sockets must keep their
+// TestHandOverKeepsSocketOptions hands over a connection. Both of its sockets must retain their
 // options.
 func TestHandOverKeepsSocketOptions(t *testing.T) {
 	lines := serveAt(t, "127.0.0.1:0", named("one"))

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// idleness is the state of a connection's idle timeout: the traffic at the last check, and the
-// instant when a check last found new traffic.
+// idleness is the state of a connection's idle timeout: the traffic at the last check, and when a
+// check last found new traffic.
 type idleness struct {
 	seen   uint64
 	seenAt int64

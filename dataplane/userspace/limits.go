@@ -10,7 +10,8 @@ import (
 // listeners and pipes: files, netlink, health checks, the API and the shutdown.
 func reserve(limit int) int { return min(max(limit/4, 48), 1024) }
 
-// Reserve returns the number of descriptors that userspace mode leaves to the rest of the process.
+// Reserve returns the number of descriptors that userspace mode leaves for all other uses in the
+// process.
 func Reserve() int { return reserve(maxDescriptors()) }
 
 // budget counts the file descriptors in use.
@@ -72,8 +73,8 @@ const maxFrontendRatio = 4
 // fair reports whether a frontend may use n descriptors in total.
 func (b *budget) fair(n int64) bool { return n <= maxFrontendRatio*(b.limit-b.flows-b.used.Load()) }
 
-// claim reserves the descriptors of another connection of f if there is room, and reports whether
-// it did. f is nil if the frontend is known only after the accept.
+// claim reserves descriptors for another connection to f if the budget has room, and reports
+// whether it did. f is nil if the frontend is known only after the accept.
 func (b *budget) claim(f *frontend) bool {
 	for {
 		used := b.used.Load()

@@ -476,7 +476,7 @@ func TestLogsDelayNoClient(t *testing.T) {
 	}
 }
 
-// TestWheel sets timers for various times. Each timer must expire once, when it is due.
+// TestWheel sets timers with various durations. Each timer must expire once, when it is due.
 func TestWheel(t *testing.T) {
 	var w wheel
 	w.init(7)

@@ -91,8 +91,8 @@ func (s *loops) resume() {
 	}
 }
 
-// halt ends the goroutines of the loops between two events. Connections stay unchanged in their
-// loops' tables.
+// halt stops the loops' goroutines between two events. Connections stay unchanged in their loops'
+// tables.
 func (s *loops) halt() {
 	s.halting.Store(true)
 	for _, l := range s.all {

@@ -323,7 +323,7 @@ func (w *twoHosts) wantRepaired(t *testing.T, d *rig, all []*balancer.Frontend, 
 }
 
 // TestCleanupRemovesOursOnly runs Cleanup while other programs have rules. It must remove vipd's
-// tables, as the dry run has announced, and must keep the rules of other programs.
+// tables, as the dry run has announced, and must not change other programs' rules.
 func TestCleanupRemovesOursOnly(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()

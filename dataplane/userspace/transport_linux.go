@@ -14,7 +14,7 @@ const (
 	quota = 2 << 20
 )
 
-// These are the indexes of the two sides of a connection.
+// These are the indexes of a connection's sides.
 const (
 	clientSide = 0
 	serverSide = 1

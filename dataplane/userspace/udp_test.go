@@ -84,7 +84,7 @@ func askUDPFor(c *net.UDPConn, text string, within time.Duration) (string, error
 }
 
 // TestIdleFrontendsHoldNoBuffers applies many services, and sends one request to each. Afterwards,
-// idle frontends and flows must not keep any buffers.
+// idle frontends and flows must not hold any buffers.
 func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("other systems use a buffer for each waiting flow")
