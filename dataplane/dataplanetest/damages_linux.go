@@ -117,8 +117,8 @@ func (s *Subject) flushChain(t testing.TB, table string) {
 	run(t, last.tool, "-w", "-t", last.table, "-F", last.name)
 }
 
-// replaceRules replaces the first rule of each of vipd's iptables chains. The new rule is DROP in
-// the table filter, and RETURN in other tables. The number of rules does not change.
+// replaceRules replaces the first rule in every vipd chain of iptables. The new rule is DROP in the
+// table filter, and RETURN in other tables. The number of rules does not change.
 func (s *Subject) replaceRules(t testing.TB) {
 	t.Helper()
 	s.hasChains(t)

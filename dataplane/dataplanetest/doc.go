@@ -17,11 +17,11 @@
 // Most test cases share a layout and a host. They run one after another, each with its own
 // dataplane. VIPD_SLOWNESS scales time limits, and VIPD_COST scales loads (see test/wait).
 //
-// If a Subject has a Host with the guard, the suite also damages the subject's objects with the
-// functions in Subject.Damage, and kills the subject's process while it makes changes. Firewall
-// rules of other programs must stay unchanged, byte for byte (see snapshot). After the host is
-// released, netfilter must contain no objects of vipd. If the kernel has IPVS, foreign virtual
-// servers must also stay unchanged.
+// If a Subject has a Host with the guard, the suite also damages the subject's objects
+// (Subject.Damage), and kills its process while it makes changes. Firewall rules of other programs
+// must stay unchanged, byte for byte (see snapshot). After the host is released, netfilter must
+// contain no objects of vipd. If the kernel has IPVS, foreign virtual servers must also stay
+// unchanged.
 //
 // The suite uses the following layouts. In each, clients use IPv4 and IPv6, and TCP and UDP. The
 // clients run on the host, behind the host and on the servers, and also connect to node ports:

@@ -14,7 +14,7 @@ import (
 	"vipd/balancer"
 )
 
-// hashEndpoints is the number of endpoints of each service in the test case "hashes".
+// hashEndpoints is the number of endpoints per service in the case "hashes".
 const hashEndpoints = 6
 
 // hashService returns a service whose endpoints have the addresses of the sinks and the weights 1,

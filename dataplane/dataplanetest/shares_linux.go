@@ -91,9 +91,9 @@ func checkShare(r *rig, sh share, key balancer.Key) {
 	}
 }
 
-// These are the permitted deviations of each server's connections from its weighted share. byChance
-// means that the distribution must be plausible for a random choice, with an error probability of
-// one in a billion.
+// These constants limit how far a server's connections may deviate from its share by weight.
+// byChance means that the distribution must be plausible for a random choice, with an error
+// probability of one in a billion.
 const (
 	exact    = 0
 	nearly   = 1

@@ -186,7 +186,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// linkCounters returns the packet counters of one of the host's devices.
+// linkCounters returns the packet counters of a device on the host.
 func linkCounters(r *rig, dev string) netlink.LinkStatistics {
 	r.Helper()
 	link, err := netlink.LinkByName(dev)

@@ -22,7 +22,6 @@ type advertSocket struct {
 	raw   syscall.RawConn
 }
 
-// openAdverts opens a socket that has joined the multicast group.
 func openAdverts(link advertLink, index int) (s *advertSocket, err error) {
 	family, set := unix.AF_INET6, setAdvert6
 	if link.v4 {

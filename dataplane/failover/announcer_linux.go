@@ -148,7 +148,6 @@ func (n *Announcer) Run(ctx context.Context) {
 	}
 }
 
-// announceChanged announces the addresses of devices whose MAC has changed.
 func (n *Announcer) announceChanged(senders map[int]*neigh.Sender) {
 	for device, s := range senders {
 		if s.Changed() {

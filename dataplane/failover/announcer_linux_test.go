@@ -99,7 +99,6 @@ func TestAnnouncementSchedule(t *testing.T) {
 	})
 }
 
-// announcing returns an announcer that runs until the test ends.
 func announcing(t *testing.T) *Announcer {
 	n := NewAnnouncer(time.Minute, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())

@@ -230,7 +230,7 @@ func gate(tx *nft.Tx, x nft.Table, chain string, field nft.Field, arp uint32, nd
 	}
 }
 
-// elements returns the set elements of the addresses of one family.
+// elements returns the set elements for the addresses in one family.
 func elements(vips []netip.Addr, v4 bool) (all []nft.Elem) {
 	for _, a := range vips {
 		if a.Is4() == v4 {

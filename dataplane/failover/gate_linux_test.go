@@ -293,8 +293,8 @@ func TestNetworkMovesToOtherDevice(t *testing.T) {
 	}
 }
 
-// TestVIPsOfAKilledOwner kills an owner process. Before the next owner process opens the gate, it
-// must remove all VIPs that the killed process added, even if they have moved to other devices.
+// TestVIPsOfAKilledOwner kills an owner process. The next owner process must remove all VIPs that
+// the killed process added, even on other devices, before it opens the gate.
 func TestVIPsOfAKilledOwner(t *testing.T) {
 	l, client := world(t)
 	process, _ := owner(t, l, vip4)

@@ -171,7 +171,6 @@ func Probe(ctx context.Context, device int, vips []netip.Addr, patience time.Dur
 	return found, errors.Join(err, failed, sender.Close())
 }
 
-// ask sends one request for each of the VIPs.
 func ask(sender *neigh.Sender, vips []netip.Addr) error {
 	for _, a := range vips {
 		if err := sender.Ask(a); err != nil {

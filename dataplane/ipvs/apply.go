@@ -118,9 +118,8 @@ func (d *Dataplane) readCountsLocked(ctx context.Context, s *server) error {
 
 // round is an attempt to change virtual servers.
 type round struct {
-	d   *Dataplane
-	ctx context.Context
-	// errs holds the reasons why servers failed.
+	d    *Dataplane
+	ctx  context.Context
 	errs map[*server]error
 	// retry holds the servers that must be read and changed again, with the reason: the kernel's
 	// state is unknown, or differs from the known state.

@@ -20,7 +20,6 @@ func (p *process) counted(name balancer.Name, i int) (all, in, backend, active u
 	return p.countedNow(name, i)
 }
 
-// countedNow is like counted, but does not wait.
 func (p *process) countedNow(name balancer.Name, i int) (all, in, backend, active uint64) {
 	for _, f := range p.Counters() {
 		if f.Service != name {

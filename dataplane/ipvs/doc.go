@@ -24,7 +24,7 @@
 // The kernel can't store an owner with a virtual server, so a ledger in run_dir names vipd's
 // virtual servers (ledger.go). The ledger is written before a virtual server is created. All other
 // virtual servers belong to other programs and are never changed, even if their settings equal a
-// frontend's settings: the creator may need the virtual server, and vipd would delete it later. The
+// frontend's settings. The creator may need the virtual server, but vipd would delete it later. The
 // frontend then fails, and the error names the command that removes the foreign virtual server. The
 // frontends also fail if the ledger was deleted while virtual servers existed. A reboot deletes
 // both.
@@ -42,7 +42,7 @@
 // package host sets net.ipv4.vs.expire_quiescent_template.
 //
 // Flows that would bypass a virtual server because of conntrack are removed, and a previous mode's
-// connections are counted (dnat.Carried). Unanswered connections are found with conntrack
+// connections are counted (dnat.Carried). vipd finds unanswered connections through conntrack
 // (suspect_linux.go).
 //
 // # The kernel's schedulers

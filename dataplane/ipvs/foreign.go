@@ -78,7 +78,6 @@ func (d *Dataplane) foreign(ctx context.Context, k balancer.Key) error {
 		k, what, command(k))
 }
 
-// describeDestinations lists a few destinations.
 func describeDestinations(all []ipvsnl.DestinationState) string {
 	const most = 3
 	if len(all) == 0 {

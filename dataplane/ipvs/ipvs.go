@@ -24,8 +24,7 @@ type Dataplane struct {
 	conn ipvsnl.Conn
 	caps balancer.Capabilities
 	// failover reports whether the kernel has the scheduler fo.
-	failover bool
-	// missingSchedulers lists the schedulers that the kernel does not have.
+	failover          bool
 	missingSchedulers []balancer.Scheduler
 	// unavailable holds the reasons why families are unavailable.
 	unavailable map[inet.Family]error

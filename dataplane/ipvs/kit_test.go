@@ -28,16 +28,14 @@ type kernel struct {
 	*ipvsnltest.Fake
 	// lose decides what happens to an op: done reports whether the op is performed, and answered
 	// whether its answer arrives. If lose is nil, every op is performed and answered.
-	lose func(ipvsnl.Op) (done, answered bool)
-	// before is called before each op that is performed.
+	lose   func(ipvsnl.Op) (done, answered bool)
 	before func(ipvsnl.Op)
 	// trash holds the counts of deleted destinations. If a destination is added again, it continues
 	// these counts. If trash is nil, its counts start at 0.
 	trash   map[counters.BackendKey]ipvsnl.Stats
 	omitted map[balancer.Key]bool
 	// skip reports whether lists omit a virtual server. If skip is nil, lists are complete.
-	skip func(balancer.Key) bool
-	// tables is the number of calls to Table.
+	skip   func(balancer.Key) bool
 	tables atomic.Int32
 	// unloaded reports whether IPVS was unloaded, which deletes its state. Listing the virtual
 	// servers loads IPVS again.

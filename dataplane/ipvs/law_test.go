@@ -32,8 +32,7 @@ type history struct {
 	// luck determines which answers are lost while lossy is true.
 	luck  *rand.Rand
 	lossy bool
-	// want holds the wanted frontends.
-	want map[balancer.Key]*balancer.Frontend
+	want  map[balancer.Key]*balancer.Frontend
 }
 
 const historyKeys, historyEndpoints = 14, 6

@@ -205,7 +205,6 @@ func (l *ledger) clear() error {
 // empty reports whether the ledger has neither entries nor changed timeouts.
 func (l *ledger) empty() bool { return len(l.entries) == 0 && l.timeouts == [3]timeoutChange{} }
 
-// save writes the changes to the file.
 func (l *ledger) save() error {
 	if l.pending.Len() == 0 {
 		return nil

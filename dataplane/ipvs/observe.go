@@ -53,7 +53,6 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 	return seen, nil
 }
 
-// readLocked reads the kernel's state.
 func (d *Dataplane) readLocked(ctx context.Context) error {
 	services, err := listed(ctx, d.conn, maps.Keys(d.ledger.entries))
 	if err != nil {

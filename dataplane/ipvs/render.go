@@ -12,7 +12,6 @@ import (
 // failover is the scheduler that selects the destination with the highest weight (ip_vs_fo).
 const failover = "fo"
 
-// render returns the virtual server of f.
 func render(f *balancer.Frontend) ipvsnl.Service {
 	s := ipvsnl.Service{Key: f.Key, Scheduler: string(f.Scheduler)}
 	switch f.Scheduler {
@@ -45,8 +44,8 @@ func renderDestination(f *balancer.Frontend, b *balancer.Backend, weight int) ip
 const sourceHashBuckets = 256
 
 // share returns a function that converts the weights of f's backends to the weights of
-// destinations. Only sh needs other weights. It fills a table of limited size with one bucket for
-// each unit of weight, so large weights would leave no buckets for the last destinations.
+// destinations. Only sh needs other weights. It fills a table of limited size with one bucket per
+// unit of weight, so large weights would leave no buckets for the last destinations.
 func share(f *balancer.Frontend) func(weight int) int {
 	same := func(weight int) int { return weight }
 	if f.Scheduler != balancer.SourceHash {

@@ -42,8 +42,7 @@ type server struct {
 	unanswered *ipvsnl.Service
 	// quiet reports whether some destination has weight 0, and will be removed when its connections
 	// have closed.
-	quiet bool
-	// failover reports whether the kernel has the scheduler fo.
+	quiet    bool
 	failover bool
 }
 
@@ -221,7 +220,6 @@ func (s *server) ended(states []ipvsnl.DestinationState, now time.Time) []ipvsnl
 	return ops
 }
 
-// serves reports whether any backend gets new connections.
 func (s *server) serves() bool { return s.front != nil && s.front.Serves() }
 
 // wants reports whether the backend at an address should get new connections.

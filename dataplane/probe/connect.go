@@ -109,7 +109,6 @@ func (a *attempt) mark(_, _ string, c syscall.RawConn) error {
 	return nil
 }
 
-// connectError explains a failed connection attempt.
 func (a *attempt) connectError(err error) error {
 	var local *localError
 	switch {
@@ -189,7 +188,6 @@ func size(n int) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// expected describes the text that the definition expects.
 func (a *attempt) expected() string { return "the expected " + excerpt([]byte(a.health.Expect)) }
 
 // unexpected returns the error for an answer that lacks the expected text. lacking describes the

@@ -38,7 +38,6 @@ func (a *attempt) dns(ctx context.Context) (string, error) {
 	return a.judge(answer)
 }
 
-// questionOf returns the DNS question for a valid query.
 func questionOf(query string) (dnsmessage.Question, error) {
 	types := map[string]dnsmessage.Type{
 		"A": dnsmessage.TypeA, "AAAA": dnsmessage.TypeAAAA, "CNAME": dnsmessage.TypeCNAME, "MX": dnsmessage.TypeMX,

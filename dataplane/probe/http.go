@@ -50,7 +50,6 @@ func (a *attempt) http(ctx context.Context) (string, error) {
 	return a.response(conn, req)
 }
 
-// request returns the HTTP request that the definition describes.
 func (a *attempt) request() (*http.Request, error) {
 	h := a.health
 	host := cmp.Or(h.Host, a.at.String())
@@ -110,7 +109,6 @@ func endsWithConnection(resp *http.Response) bool {
 	return resp.ContentLength < 0 && len(resp.TransferEncoding) == 0
 }
 
-// statusError explains why no status line could be read.
 func (a *attempt) statusError(err error, c *counter) error {
 	switch {
 	case errors.Is(c.err, errTooMuch):

@@ -154,7 +154,6 @@ func readRequest(c net.Conn) error {
 	return nil
 }
 
-// stuck is a handler that reads and never answers.
 func stuck(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 
 // endless returns a handler that sends head, and then sends the text again forever.

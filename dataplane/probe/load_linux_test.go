@@ -62,7 +62,6 @@ func BenchmarkTenThousand(b *testing.B) {
 	<-ended
 }
 
-// cpu returns the CPU time that this process has used.
 func cpu(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage

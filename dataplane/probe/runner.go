@@ -227,7 +227,6 @@ func (r *Runner) startLocked(l *lane) {
 	}
 }
 
-// check runs a check of e, and records the result.
 func (r *Runner) check(ctx context.Context, e *entry) {
 	res := r.o.Check(ctx, e.probe, e.key.at)
 	if r.o.Observe != nil && ctx.Err() == nil {

@@ -27,7 +27,6 @@ func (a *attempt) tcp(ctx context.Context) (string, error) {
 // be read if it arrived before the reset.
 func resets(err error) bool { return sockerr.Is(err, syscall.ECONNRESET, syscall.EPIPE) }
 
-// sendError explains why data could not be sent.
 func (a *attempt) sendError(err error) error {
 	if timedOut(err) {
 		return fmt.Errorf("connected, but the endpoint did not read the sent data within %s", a.timeout())

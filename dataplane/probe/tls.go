@@ -64,7 +64,6 @@ func acceptAny(c *tls.Config) {
 	}
 }
 
-// tlsError explains a failed TLS handshake.
 func (a *attempt) tlsError(err error, name string) error {
 	var (
 		invalid x509.CertificateInvalidError
@@ -107,7 +106,6 @@ func refusedTLS(err error) error {
 	return fmt.Errorf("refused TLS: %s", strings.TrimPrefix(bare(err).Error(), "tls: "))
 }
 
-// names lists the names and addresses in a certificate.
 func names(c *x509.Certificate) string {
 	all := append([]string{}, c.DNSNames...)
 	for _, ip := range c.IPAddresses {

@@ -60,7 +60,6 @@ func members(addresses ...string) (all []balancer.LookupRecord) {
 	return all
 }
 
-// zone holds the DNS records that the tests use.
 var zone = []string{
 	"db.example.org. 60 IN A 192.0.2.1", "db.example.org. 30 IN A 192.0.2.2", "db.example.org. 300 IN AAAA 2001:db8::1",
 	"only4.example.org. 60 IN A 192.0.2.1", "only6.example.org. 60 IN AAAA 2001:db8::1",

@@ -205,7 +205,6 @@ func (l *loop) check(f *frontend, fd int, from, to netip.AddrPort) {
 	}
 }
 
-// adoptOrphans calls admit again for each orphan.
 func (l *loop) adoptOrphans() {
 	if len(l.orphans) == 0 {
 		return
@@ -217,7 +216,6 @@ func (l *loop) adoptOrphans() {
 	}
 }
 
-// turnAway resets a client that is not served.
 func (l *loop) turnAway(fd int) {
 	rawReset(fd)
 	l.d.budget.give(2)

@@ -36,7 +36,6 @@ type interception interface {
 	// of bound frontends open.
 	stop(ctx context.Context, frontends []*frontend) error
 	close(ctx context.Context) error
-	// shared returns the listeners that several frontends share.
 	shared() []*listener
 	// portOf returns the port of f's range to which a redirected client sent a datagram, or 0 if it
 	// is unknown. local is the address and port at which the datagram arrived.

@@ -370,7 +370,6 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 	}
 }
 
-// shortly returns a context that soon expires.
 func shortly(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	t.Cleanup(cancel)

@@ -15,9 +15,9 @@ import (
 var errNoBackend = errors.New("no backend is available")
 
 // chooseLocked chooses a backend that is not in tried for a new connection or flow, and counts it.
-// The caller must release the backend. The order is: the backend that affinity remembers, the
-// scheduler's choice among backends that are not at rest, backups, ejected backends, the
-// scheduler's choice among all backends, and any ejected backend.
+// The caller must release the backend. It tries, in this order: the backend that affinity
+// remembers, the scheduler's choice among backends that are not at rest, backups, ejected backends,
+// the scheduler's choice among all backends, and any ejected backend.
 func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backend, *config, error) {
 	c := f.conf.Load()
 	if len(f.memories) == 0 {

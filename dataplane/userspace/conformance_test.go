@@ -75,7 +75,6 @@ func shownByBind() map[string]string {
 	return skip
 }
 
-// guarded returns a host that vipd manages.
 func guarded(t testing.TB) dataplane.Host {
 	t.Helper()
 	o := host.DefaultOptions()

@@ -108,7 +108,6 @@ func (d *Dataplane) passed() []dataplane.FrontendCount {
 	return counts
 }
 
-// idleLocked returns the number of idle flows of each backend.
 func (d *Dataplane) idleLocked() map[*backend]int64 {
 	idle, now := map[*backend]int64{}, d.now()
 	for _, f := range d.frontends {

@@ -23,12 +23,12 @@
 // What a client sees:
 //   - no active backend: the port is closed (a reset, or ICMP port unreachable), or silent with "drop". Established
 //     connections continue. A UDP port that still has flows stays open only for them. On Linux vipd holds the
-//     closed port, even while Close drains, so no other program of the host gets the clients.
-//   - every backend refuses, times out or is at max_connections: a reset. The limit applies to all connections of
-//     this node to a backend of a service's port, through any VIP.
-//   - a source outside source_ranges: no answer, by a socket filter, if the kernel supports and permits it.
+//     closed port, even while Close drains, so no other program on the host gets the clients.
+//   - every backend refuses, times out or is at max_connections: a reset. The limit applies to all connections from
+//     this node to a backend for a service's port, through any VIP.
+//   - a source outside source_ranges: no answer, if the kernel supports and permits socket filters.
 //     Otherwise, and with redirect, a reset after the accept.
-//   - no PROXY header of a trusted network, although the frontend reads them: a reset.
+//   - no PROXY header from a trusted network, although the frontend requires one: a reset.
 //   - a backend's reset: a reset. Half-closed connections stay half-closed.
 //
 // The number of file descriptors is limited: a connection needs two, and a flow needs one. If none

@@ -16,14 +16,13 @@ type flow struct {
 	client netip.AddrPort
 	back   way
 	// port is the port to which the client sends.
-	port    uint16
-	socket  *net.UDPConn
-	send    func([]byte) error // sends to the backend; only the read loop of the frontend's socket uses it
-	header  []byte             // the PROXY header for datagrams before the first reply
-	since   time.Time
-	counter *counter
-	in, out atomic.Uint64
-	// foreign reports whether the socket has the client's address.
+	port     uint16
+	socket   *net.UDPConn
+	send     func([]byte) error // sends to the backend; only the read loop of the frontend's socket uses it
+	header   []byte             // the PROXY header for datagrams before the first reply
+	since    time.Time
+	counter  *counter
+	in, out  atomic.Uint64
 	foreign  bool
 	answered atomic.Bool
 	// last is the instant of the last datagram in either direction.
@@ -104,7 +103,7 @@ func (t *flowTable) oldest() *flow {
 	return t.ring.next
 }
 
-// flowBudget limits the total number of flows of all frontends. The frontends with flows form a
+// flowBudget limits the total number of flows across all frontends. The frontends with flows form a
 // heap, ordered by their number of flows.
 type flowBudget struct {
 	limit int

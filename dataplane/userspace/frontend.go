@@ -33,8 +33,7 @@ type frontend struct {
 	flows flowTable
 	// flowShare is the frontend's share of the flow budget, and guarded by the budget's mu.
 	flowShare flowShare
-	// memories are the affinity memories, if the frontend has affinity.
-	memories memories
+	memories  memories
 	// admitter counts connections for the client limits. It is nil if there are no limits.
 	admitter *admitter
 	// removed reports whether the frontend's definition was removed. Its connections are reset at

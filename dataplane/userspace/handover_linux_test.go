@@ -310,7 +310,6 @@ func TestFlowHeaderUntilReply(t *testing.T) {
 	exchange("five", "five")
 }
 
-// echoPackets starts a UDP backend that answers with its name.
 func echoPackets(t *testing.T, name string) netip.AddrPort {
 	t.Helper()
 	c, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -595,7 +594,6 @@ func TestHandOverChecksTrust(t *testing.T) {
 	wantReset(t, c)
 }
 
-// wantMonotonic checks that since has a monotonic clock reading.
 func wantMonotonic(t *testing.T, since time.Time) {
 	t.Helper()
 	if since == since.Round(0) {

@@ -70,7 +70,6 @@ func isTooOld(c *conn) bool {
 	return age > 0 && c.timeLeft(age, time.Now()) <= 0
 }
 
-// keep enables keepalives on the backend's socket.
 func (l *loop) keep(c *conn) {
 	if c.idle.kept {
 		return
@@ -81,7 +80,6 @@ func (l *loop) keep(c *conn) {
 	}
 }
 
-// cut ends a connection that is idle or too old.
 func (l *loop) cut(c *conn) {
 	if !c.f.mu.TryLock() {
 		l.wheel.set(&c.timer, tick)

@@ -76,7 +76,6 @@ func start(t testing.TB, o Options) *rig {
 	return &rig{d, t}
 }
 
-// descriptors lists the sockets that the process has open.
 func descriptors() []string {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

@@ -49,7 +49,6 @@ type readySide struct {
 // retryPause is how long the loop waits before it tries a busy lock again.
 const retryPause = time.Millisecond
 
-// newLoop returns a loop without connections.
 func newLoop(d *Dataplane, number int) (*loop, error) {
 	l := &loop{d: d, number: number}
 	if err := l.poller.open(); err != nil {

@@ -80,7 +80,6 @@ func (m *clientMemory) setTimeout() {
 	}
 }
 
-// list returns all memories, in no particular order.
 func (r *memoryRegistry) list() memories {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -72,7 +72,6 @@ func (f *frontend) redirectedLocked() *portSockets {
 	return f.ports[0]
 }
 
-// receivesLocked reports whether f has an open UDP socket.
 func (f *frontend) receivesLocked() bool {
 	return slices.ContainsFunc(f.ports, func(p *portSockets) bool { return p.packets != nil })
 }

@@ -62,7 +62,6 @@ func (w *twoHosts) frontendsAt(t *testing.T, port int) []*balancer.Frontend {
 	return all
 }
 
-// serve starts the backends of the frontends that frontendsAt returns.
 func (w *twoHosts) serve() {
 	for _, network := range []string{"tcp", "udp"} {
 		for _, at := range []string{"10.9.0.2:7000", "[fd00:9::2]:7000"} {

@@ -61,9 +61,10 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 	return nil
 }
 
-// misled reports whether conntrack sends a flow to a socket other than its frontend's. conntrack
-// decides once per flow, so the client would not use a new redirect, and would continue to use a
-// removed one. A TCP connection is misled if it is unanswered and no redirect applies to it.
+// misled reports whether conntrack sends a flow to a socket that does not belong to the flow's
+// frontend. conntrack decides once per flow, so the client would ignore a new redirect, and
+// continue to use a removed one. A TCP connection is misled if it is unanswered and no redirect
+// applies to it.
 func (y *redirectFamily) misled(flow *conntrack.Flow) bool {
 	if flow.Proto == balancer.TCP {
 		return !flow.Status.Has(conntrack.DstNAT) && !flow.Status.Has(conntrack.SeenReply)

@@ -227,9 +227,9 @@ func (c *conn) settle(b *backend, server *net.TCPConn) bool {
 	return true
 }
 
-// relay moves bytes in both directions until both have ended. When one direction ends, this is
-// forwarded and the other direction continues. relay returns the first error, or nil if both
-// directions ended without an error.
+// relay moves bytes in both directions until both have ended. When one direction ends, relay
+// forwards the end, and the other direction continues. relay returns the first error, or nil if
+// both directions ended without an error.
 func (c *conn) relay() error {
 	sums := c.f.conf.Load().counter
 	r := &relay{c: c}

@@ -11,9 +11,8 @@ import (
 // ownAddresses caches the node's own addresses. If an address is unknown, has reads them again, at
 // most once a second.
 type ownAddresses struct {
-	mu    sync.Mutex
-	known map[netip.Addr]bool
-	// networks holds the networks of the node's addresses.
+	mu       sync.Mutex
+	known    map[netip.Addr]bool
 	networks []netip.Prefix
 	read     time.Time
 }

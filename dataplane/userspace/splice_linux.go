@@ -106,7 +106,6 @@ func (l *loop) takePipe() (pipe, bool) {
 	return l.d.loops.pipes.take()
 }
 
-// returnPipe makes an empty pipe available again, or closes it.
 func (l *loop) returnPipe(t pipe) {
 	if len(l.spare) < sparePipes {
 		l.spare = append(l.spare, t)

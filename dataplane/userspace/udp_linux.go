@@ -64,9 +64,9 @@ func receiveBurst(raw syscall.RawConn, use func([]byte)) error {
 	return cmp.Or(err, failed)
 }
 
-// answers is the number of bytes of replies, with the kernel's overhead, that may wait in the
-// queues of devices. It is the size of an fq_codel queue. All clients of a frontend share the
-// socket, so a client with a slow link could use up a smaller buffer.
+// answers limits how many bytes of replies, including the kernel's overhead, may wait in device
+// queues. It is the size of an fq_codel queue. All clients of a frontend share the socket, so a
+// client with a slow link could use up a smaller buffer.
 const answers = 32 << 20
 
 // widen enlarges the send buffer of a frontend's socket.
