@@ -22,7 +22,7 @@ import (
 // is set, Run acts as a daemon that performs the errand until the parent process kills it.
 const childVar = "VIPD_DATAPLANETEST_CHILD"
 
-// errand is the task of a child process. childVar contains it as JSON.
+// errand is the task of a child process. It is passed as JSON in childVar.
 type errand struct {
 	Local []netip.Addr
 	// Services holds the services that the child applies first.
@@ -38,7 +38,7 @@ type errand struct {
 	Seed    uint64
 }
 
-// history returns the child's random changes.
+// history returns the random changes that the child makes.
 func (e *errand) history() *history {
 	var servers []*server
 	for _, a := range e.Servers {

@@ -61,7 +61,6 @@ func checkLeaveAndReturn(r *rig, key balancer.Key, web *balancer.Service, y way,
 	return moved
 }
 
-// checkSameServers checks that the clients still reach the same servers as in before.
 func checkSameServers(r *rig, key balancer.Key, before []string, since string) {
 	r.Helper()
 	if again := askFromAll(r, key); !slices.Equal(again, before) {
@@ -107,7 +106,6 @@ func testAffinityEnds(r *rig) {
 	}
 }
 
-// pause waits for a duration that the test case requires.
 func (r *rig) pause(d time.Duration) { <-time.After(d) }
 
 // testSourceRanges restricts a service to some client networks. Only clients in these networks and

@@ -46,7 +46,7 @@ func Scratches() map[string]func(t testing.TB) {
 	}
 }
 
-// guardTables returns the names of the guard's tables in nf_tables.
+// guardTables returns the names of the guard's nf_tables tables.
 func guardTables(t testing.TB) (all []string) {
 	t.Helper()
 	if !has("nft") {
@@ -187,7 +187,6 @@ func ourSets(t testing.TB) []string {
 	return ours
 }
 
-// ourChain is a chain whose name has vipd's prefix.
 type ourChain struct {
 	tool, table, name string
 	rules             bool // whether the chain has rules
@@ -288,7 +287,6 @@ type held struct {
 	link netlink.Link
 }
 
-// heldVIPs returns the VIPs that are on the host's devices.
 func heldVIPs(t testing.TB) []held {
 	t.Helper()
 	var all []held

@@ -134,7 +134,6 @@ func testForeign(t *testing.T, s *Subject) {
 	r.steer(wait.Scaled(driverProbe)) // this engine removes the services at the end of the test
 }
 
-// replaceDataplane closes the rig's dataplane, and creates the next one.
 func replaceDataplane(r *rig, keep bool) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(closeTime))

@@ -149,7 +149,6 @@ func checkVIPHash(r *rig, sinks [2]*sink) {
 	}
 }
 
-// randomClients returns n random client addresses in the family of vip.
 func randomClients(n int, vip netip.Addr) []netip.Addr {
 	random := rand.New(rand.NewPCG(50, 0))
 	all := make([]netip.Addr, n)
@@ -203,7 +202,7 @@ func serversOfClients(r *rig, s *sink, clients []netip.Addr, vip netip.Addr) []n
 	return awaitArrival(r, s, len(clients))
 }
 
-// from returns a control message that sets the source address of a datagram.
+// from returns a control message that sets a datagram's source address.
 func from(a netip.Addr) []byte {
 	if a.Is4() {
 		return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: a.As4()})

@@ -60,7 +60,7 @@ func (h *history) next() {
 	h.services[i] = edited(h.services[i], h.change)
 }
 
-// applyHistory applies a number of a history's changes, a few at a time.
+// applyHistory applies the next changes in a history, a few at a time. changes is their number.
 func applyHistory(r *rig, h *history, changes int) {
 	r.Helper()
 	h.ranges = r.caps.MaxPorts > 0
@@ -118,7 +118,6 @@ func (h *history) mind(s *balancer.Service) {
 	}
 }
 
-// shake sets random weights and states for endpoints.
 func (h *history) shake(all []balancer.Endpoint) {
 	for i := range all {
 		all[i].Weight = h.random.IntN(4)

@@ -38,14 +38,14 @@ func ways() []way {
 	}
 }
 
-// stickyVIP returns the VIPs of the service with affinity that this way uses.
+// stickyVIP returns the VIPs of this way's second service, which has affinity.
 func (y way) stickyVIP() addrs {
 	n := int(y.vip[0].As4()[3])
 	return vipN(n + 5)
 }
 
-// services returns two services for this way, one of them with affinity. In before they have all
-// servers, and in after the first server has left.
+// services returns two services for this way, one of them with affinity. before contains the
+// services with all servers, and after the services that the first server has left.
 func (y way) services(servers []*server) (before, after []*balancer.Service) {
 	for i, vip := range []addrs{y.vip, y.stickyVIP()} {
 		s := newService(y.name+[]balancer.Name{"", "-sticky"}[i], vip, endpoints(servers...)...)

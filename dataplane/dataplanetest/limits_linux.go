@@ -134,7 +134,6 @@ func checkConnections(r *rig, limited limitedService, over balancer.OverLimit) {
 	r.mustOpen(r.w.client, r.w.clients[3].inFamilyOf(key.Addr), key)
 }
 
-// eventuallyOpens opens a connection as soon as the limit permits it again.
 func (r *rig) eventuallyOpens(source netip.Addr, key balancer.Key) {
 	r.Helper()
 	lab.Eventually(r, settleTime, "room for a connection", func() error {

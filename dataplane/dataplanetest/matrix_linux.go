@@ -23,7 +23,7 @@ const (
 // clientKind is a way to reach a service. It determines which client address a server should see.
 type clientKind struct {
 	name string
-	// from returns the namespaces of the clients.
+	// from returns the clients' namespaces.
 	from func(w *world) []*lab.NS
 	// port is the service's port at the VIP, or nodePort, a port at the host's own address.
 	port uint16
@@ -91,7 +91,6 @@ func roundRobinService(r *rig, snat balancer.SNAT) *balancer.Service {
 	return web
 }
 
-// checkEveryClientKind checks that each kind of client reaches each server.
 func checkEveryClientKind(r *rig, lay layout) {
 	for _, kind := range clientKinds() {
 		if kind.name == "hairpin" && lay.noHairpin {

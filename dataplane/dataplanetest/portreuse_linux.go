@@ -71,7 +71,6 @@ func testPortReuse(r *rig) {
 	r.step("forged", func(r *rig) { reuseForged(r, alive) })
 }
 
-// serveFromFirst makes the first server the only server of each service.
 func serveFromFirst(r *rig, all []exit) {
 	r.Helper()
 	r.judge(balancer.HealthUp)

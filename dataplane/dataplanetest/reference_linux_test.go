@@ -34,7 +34,6 @@ type reference struct {
 	sockets []io.Closer // the sockets of all flows, which a fault may keep open until Close
 }
 
-// fault is a mistake that a dataplane could make.
 type fault string
 
 // front is a frontend in use. Its fields are guarded by the reference's lock.
@@ -42,7 +41,7 @@ type front struct {
 	f      *balancer.Frontend
 	picker pick.Picker
 	sticky *pick.Sticky
-	// first holds the first backend of each client with affinity.
+	// first maps each client with affinity to its first backend.
 	first  map[netip.Addr]netip.AddrPort
 	closer io.Closer // listener or packet socket, or nil while clients are refused
 	gone   *atomic.Bool
@@ -113,7 +112,6 @@ func (r *reference) Intact(context.Context) (string, error) {
 	return "", nil
 }
 
-// damage closes the sockets, as another program could.
 func (r *reference) damage() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

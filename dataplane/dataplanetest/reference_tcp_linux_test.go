@@ -55,7 +55,6 @@ func (r *reference) chooseLocked(e *front, client netip.AddrPort) (netip.AddrPor
 	return to, nil
 }
 
-// active reports whether the backend at an address may get new connections.
 func (e *front) active(to netip.AddrPort) bool {
 	return slices.ContainsFunc(e.f.Backends, func(b balancer.Backend) bool { return b.Addr == to && b.State == balancer.Active })
 }

@@ -186,7 +186,6 @@ func askSCTP(r *rig, from *lab.NS, key balancer.Key, ask sctpPacket, answer byte
 // castagnoli is the table for SCTP's checksum (RFC 9260, appendix A). It is read-only.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// bytes encodes the packet.
 func (p sctpPacket) bytes() []byte {
 	b := binary.BigEndian.AppendUint16(nil, p.from)
 	b = binary.BigEndian.AppendUint16(b, p.to)

@@ -45,7 +45,6 @@ func endpoints(servers ...*server) []balancer.Endpoint {
 	return all
 }
 
-// weightedEndpoints is like endpoints, but with a weight for each server.
 func weightedEndpoints(servers []*server, weights []int) []balancer.Endpoint {
 	all := endpoints(servers...)
 	for i := range all {

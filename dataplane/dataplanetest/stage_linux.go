@@ -16,7 +16,6 @@ type stage struct {
 	host dataplane.Host
 }
 
-// scenes returns the cases that run on a stage.
 func scenes() []check {
 	return []check{
 		{name: "targets", run: driven(testTargets)},
@@ -66,7 +65,7 @@ func Scenes() []string {
 	return names
 }
 
-// newStage builds a stage that exists until the end of the test.
+// newStage builds a stage that exists until the test ends.
 func newStage(t *testing.T, s *Subject) *stage {
 	t.Helper()
 	w := layouts()[0].build(t, lab.New(t))

@@ -186,7 +186,6 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// linkCounters returns the packet counters of a device on the host.
 func linkCounters(r *rig, dev string) netlink.LinkStatistics {
 	r.Helper()
 	link, err := netlink.LinkByName(dev)
@@ -242,7 +241,6 @@ func checkStraightChanges(r *rig, web *balancer.Service) {
 	checkMeets(r, r.w.client, key, "s1", "s2", "s3")
 }
 
-// checkUntracked checks that conntrack has no TCP connection to the VIPs.
 func checkUntracked(r *rig) {
 	r.Helper()
 	conn, err := conntrack.Open()

@@ -68,7 +68,7 @@ type Subject struct {
 	ports *ports
 	root  string // name of the test that called Run
 	stage *stage
-	// foreign holds the foreign virtual servers that exist now.
+	// foreign holds the foreign virtual servers that currently exist.
 	foreign map[string]string
 	caps    *balancer.Capabilities // capabilities of the dataplane that New returned last
 }
@@ -140,7 +140,7 @@ func (s *Subject) sub(t *testing.T, name string, f func(t *testing.T)) {
 	})
 }
 
-// rig is a subject running in a layout.
+// rig is a subject that is running in a layout.
 type rig struct {
 	*testing.T
 	s    *Subject
@@ -173,7 +173,6 @@ func newStill(t *testing.T, s *Subject, w *world) *rig {
 	return equip(t, s, w, s.newHost(t))
 }
 
-// equip returns a rig with a new dataplane.
 func equip(t *testing.T, s *Subject, w *world, host dataplane.Host) *rig {
 	t.Helper()
 	r := &rig{T: t, s: s, w: w, dp: s.New(t), host: host, explained: map[asked]bool{}}
@@ -214,7 +213,6 @@ func (r *rig) prepare(probe time.Duration) {
 	r.driver = newDriver(r.dp, r.host, quiet(r.T), env, probe)
 }
 
-// capabilities returns the dataplane's capabilities on this host.
 func (s *Subject) capabilities(t *testing.T) *balancer.Capabilities {
 	t.Helper()
 	if s.caps == nil {
@@ -261,7 +259,7 @@ func optional[T any](r *rig) T {
 	return d
 }
 
-// leftNothing checks that a new dataplane finds no objects of earlier dataplanes.
+// leftNothing checks that a new dataplane finds no objects from earlier dataplanes.
 func (s *Subject) leftNothing(t *testing.T, dp dataplane.Dataplane) {
 	t.Helper()
 	seen, err := dp.Observe(context.Background())

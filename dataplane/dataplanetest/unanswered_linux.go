@@ -62,7 +62,7 @@ func watchUnanswered(r *rig) {
 	})
 }
 
-// countAt returns the connections and failures of a backend, summed over all frontends.
+// countAt returns the numbers of a backend's connections and failures, summed over all frontends.
 func countAt(r *rig, at netip.AddrPort) (n dataplane.BackendCount) {
 	for _, f := range r.dp.Counters() {
 		for _, b := range f.Backends {

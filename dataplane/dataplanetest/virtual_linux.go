@@ -207,7 +207,6 @@ func checkContested(r *rig, web, other *balancer.Service, before map[string]stri
 	}
 }
 
-// checkMeetsAll checks that every server answers some requests of the client.
 func checkMeetsAll(r *rig, key balancer.Key) {
 	r.Helper()
 	if got := r.tally(r.w.client, key, 4*len(r.w.servers)); len(got) != len(r.w.servers) {

@@ -25,7 +25,7 @@ type addrs [2]netip.Addr
 
 func parseAddrs(v4, v6 string) addrs { return addrs{netip.MustParseAddr(v4), netip.MustParseAddr(v6)} }
 
-// inFamilyOf returns the address in the family of a.
+// inFamilyOf returns the address that has the same family as a.
 func (p addrs) inFamilyOf(a netip.Addr) netip.Addr {
 	if a.Is4() {
 		return p[0]
@@ -45,7 +45,7 @@ func vipN(n int) addrs {
 // vipRanges holds the networks that clients route to the host. It is read-only.
 var vipRanges = [2]string{"10.96.0.0/16", "fd00:96::/64"}
 
-// world is the result of building a layout.
+// world is a layout that has been built.
 type world struct {
 	host    *lab.NS
 	client  *lab.NS
@@ -107,7 +107,7 @@ func newWorld(l *lab.Lab) *world {
 	return w
 }
 
-// addClients adds addresses to a device of the client's namespace, starting at .2.
+// addClients adds addresses, starting at .2, to a device in the client's namespace.
 func (w *world) addClients(dev, net4, net6 string) {
 	for i := range clientCount {
 		a := parseAddrs(net4+fmt.Sprint(i+2), net6+fmt.Sprint(i+2))
