@@ -32,7 +32,7 @@ type errand struct {
 	// makes no random changes.
 	Then []*balancer.Service
 	Down []balancer.Target
-	// Servers holds the addresses of the endpoints that random changes use. Seed determines these
+	// Servers holds the addresses of the endpoints that random changes use. Seed determines the
 	// changes.
 	Servers []addrs
 	Seed    uint64

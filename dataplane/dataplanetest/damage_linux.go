@@ -73,8 +73,8 @@ func breakAndAwaitRepair(r *rig, name string, damage func(t testing.TB)) {
 	r.Logf("repaired after %v", time.Since(began).Round(time.Millisecond))
 }
 
-// awaitService waits until clients of the VIPs get answers, and clients of the service without
-// endpoints are refused.
+// awaitService waits until the VIPs' clients get answers, and the service without endpoints refuses
+// its clients.
 func awaitService(r *rig) {
 	r.Helper()
 	const what = "service after the repair"

@@ -16,8 +16,8 @@ func foreignTools() []string {
 	return []string{"iptables", "ip6tables", "iptables-restore", "ip6tables-restore", "ipset", "nft"}
 }
 
-// foreignRules contains rules of other programs. NET is replaced by a network, HOST by an address
-// in this network, and SET by the name of an ipset.
+// foreignRules contains rules of other programs. NET is replaced with a network, HOST with an
+// address in this network, and SET with the name of an ipset.
 const foreignRules = `*filter
 :OTHER-IN - [0:0]
 :OTHER-FORWARD - [0:0]

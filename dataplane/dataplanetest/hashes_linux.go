@@ -17,8 +17,8 @@ import (
 // hashEndpoints is the number of endpoints per service in the case "hashes".
 const hashEndpoints = 6
 
-// hashService returns a service whose endpoints have the addresses of the sinks and the weights 1,
-// 2, 3, 1, 2, 3.
+// hashService returns a service whose endpoints have the sinks' addresses and the weights 1, 2, 3,
+// 1, 2, 3.
 func hashService(scheduler balancer.Scheduler, vips ...netip.Addr) *balancer.Service {
 	s := newService(balancer.Name("hash-"+string(scheduler)), addrs{})
 	s.VIPs, s.Scheduler = vips, scheduler

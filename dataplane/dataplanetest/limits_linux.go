@@ -118,7 +118,7 @@ func checkSourceConnections(r *rig, limited limitedService, over balancer.OverLi
 }
 
 // checkConnections opens as many connections as all clients together may have. Then it changes
-// other settings of the service, which must not reset the count.
+// other settings of the service, which must not reset the connection count.
 func checkConnections(r *rig, limited limitedService, over balancer.OverLimit) {
 	web, key := limited(balancer.Limits{Connections: 2})
 	r.apply(web)

@@ -26,7 +26,7 @@ func uplinks(t testing.TB, l *lab.Lab) *world {
 		run(t, "ip", f.ip, "route", "del", f.net, "dev", "client")
 		run(t, "ip", f.ip, "route", "add", f.net, "via", f.gateway)
 		run(t, "ip", f.ip, "route", "add", f.net, "dev", "client", "table", "100")
-		// Remove each rule at the end of the test, because later tests share the host.
+		// Remove each rule when the test ends, because later tests share the host.
 		run(t, "ip", f.ip, "rule", "add", "fwmark", "1", "table", "100")
 		t.Cleanup(func() { run(t, "ip", f.ip, "rule", "del", "fwmark", "1", "table", "100") })
 		mangle := func(rule ...string) {

@@ -159,7 +159,7 @@ func testForeignServers(t *testing.T, s *Subject) {
 	r.steer(driverProbe) // this engine removes all services when the test ends
 }
 
-// checkContested requests a service while foreign virtual servers have the same addresses and ports
+// checkContested applies a service while foreign virtual servers have the same addresses and ports
 // as some of its frontends. The remaining frontends must be served, and the error must give the
 // reason. After the foreign servers are removed, all frontends must be served.
 func checkContested(r *rig, web, other *balancer.Service, before map[string]string) {

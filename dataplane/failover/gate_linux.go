@@ -53,7 +53,7 @@ type Gate struct {
 	made    uint32 // generation of nf_tables at the last successful check, or 0 if it is no longer valid
 }
 
-// NewGate opens the sockets of a gate. It does not change the kernel's rules.
+// NewGate opens a gate's sockets. It does not change the kernel's rules.
 func NewGate(o GateOptions) (*Gate, error) {
 	o.Table, o.Timeout = cmp.Or(o.Table, defaultTable), cmp.Or(o.Timeout, defaultTimeout)
 	conn, err := nft.Open()

@@ -238,8 +238,8 @@ func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 }
 
 // TestDamageObserved changes virtual servers in several ways. Intact and Observe must report each
-// change to a virtual server of vipd, and Apply must repair it. Foreign virtual servers must not be
-// reported as changes.
+// change to one of vipd's virtual servers, and Apply must repair it. Foreign virtual servers must
+// not be reported as changes.
 func TestDamageObserved(t *testing.T) {
 	f := with(web(key(0), 1, 2, 3), 1, func(b *balancer.Backend) { b.MaxConnections = 9 })
 	f.Scheduler = balancer.SourceHash

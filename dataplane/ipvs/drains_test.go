@@ -260,8 +260,8 @@ func TestUDPGoesAtOnce(t *testing.T) {
 }
 
 // TestDestinationHashFailsOver drains an endpoint of a frontend with the scheduler dh. Until the
-// drain ends, the virtual server must use the scheduler fo, because dh would refuse clients of the
-// draining endpoint.
+// drain ends, the virtual server must use the scheduler fo, because dh would refuse the draining
+// endpoint's clients.
 func TestDestinationHashFailsOver(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		g := *f

@@ -18,7 +18,7 @@ import (
 	"vipd/dataplane/internal/worker"
 )
 
-// Dataplane forwards frontends with virtual servers of the kernel. See the package's documentation.
+// Dataplane forwards frontends with IPVS virtual servers. See the package documentation.
 type Dataplane struct {
 	log  *slog.Logger
 	conn ipvsnl.Conn
@@ -28,7 +28,7 @@ type Dataplane struct {
 	missingSchedulers []balancer.Scheduler
 	// unavailable holds the reasons why families are unavailable.
 	unavailable map[inet.Family]error
-	// timeouts are the configured timeouts of the kernel.
+	// timeouts are the timeouts to set in the kernel.
 	timeouts ipvsnl.Timeouts
 	// trackedTimeout returns a lower bound for the timeout of open TCP connections, or 0 for none.
 	// If it is nil, vipd does not raise the timeout.
@@ -97,7 +97,7 @@ func newDataplane(ctx context.Context, conn ipvsnl.Conn, carried *dnat.Carried, 
 	return d, err
 }
 
-// Capabilities returns the features that work here.
+// Capabilities returns the features that IPVS mode supports on this host.
 func (d *Dataplane) Capabilities() balancer.Capabilities { return d.caps }
 
 // Traits implements dataplane.Dataplane.

@@ -18,8 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// shell returns the definition of a check that runs a shell script. Only tests use a shell for
-// checks.
+// shell returns the definition of a check that runs a shell script. Only tests run checks in a
+// shell.
 func shell(script string, change func(*balancer.Health)) *balancer.Health {
 	return define(balancer.ExecHealth, func(h *balancer.Health) {
 		h.Command = []string{"/bin/sh", "-c", script}

@@ -97,7 +97,7 @@ type answers struct {
 	ttl     time.Duration
 }
 
-// host looks up the addresses of a host. It uses the first possible name that has an address. If a
+// host looks up a host's addresses. It uses the first possible name that has an address. If a
 // server fails, it does not try the next name, which may belong to another host.
 func (c *Client) host(ctx context.Context, l balancer.Lookup, last []balancer.LookupRecord) (answers, error) {
 	if members := c.inHosts(l); len(members) > 0 {

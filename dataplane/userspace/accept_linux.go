@@ -29,7 +29,7 @@ type listener struct {
 	stopped bool       // reports whether the listener no longer accepts connections
 }
 
-// intake holds the listeners and clients that wait for a loop.
+// intake holds a loop's waiting listeners and clients.
 type intake struct {
 	paused  []*listener // listeners without room for their connections
 	resumed int64       // the instant of the last check for room for the paused listeners

@@ -16,8 +16,8 @@ import (
 	"vipd/dataplane"
 )
 
-// reports is a backend's handler. It answers each line with the addresses of the client and the VIP
-// in the connection's PROXY header.
+// reports is a backend's handler. It answers each line with the client and VIP addresses from the
+// connection's PROXY header.
 func reports(c net.Conn) {
 	in := bufio.NewReader(c)
 	h, err := proxyproto.Read(in)

@@ -13,7 +13,7 @@ import (
 // holds reports whether vipd can prevent other programs from using closed ports.
 const holds = true
 
-// heldPort is a port that vipd occupies without serving it, so no other program of the host
+// heldPort is a port that vipd occupies without serving it, so no other program on the host
 // receives a VIP's clients. The kernel sends resets for a TCP socket that does not listen, and port
 // unreachable for a UDP socket that is connected to itself. It sends nothing if the socket's filter
 // drops everything.

@@ -50,7 +50,7 @@ type redirectFamily struct {
 	sure bool
 }
 
-// redirector redirects connections of an address family. redirects implements it.
+// redirector redirects the connections in an address family. The type redirects implements it.
 type redirector interface {
 	// Adopt preserves an earlier process's redirects until the first Set.
 	Adopt()

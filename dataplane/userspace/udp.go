@@ -15,7 +15,7 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// datagram is the maximum size of a datagram.
+// datagram is the maximum size of a datagram, in bytes.
 const datagram = 64 << 10
 
 // datagrams holds buffers, each for one datagram. A flow or a frontend uses a buffer only between a
