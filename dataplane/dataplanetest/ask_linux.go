@@ -98,8 +98,8 @@ func (r *rig) ask(from *lab.NS, key balancer.Key) (lab.Answer, error) {
 	return r.askFrom(from, netip.Addr{}, key, atOnce)
 }
 
-// askFrom is like ask, but uses a source address of the namespace and waits at most for within. If
-// source is invalid, the kernel chooses the address.
+// askFrom is like ask, but uses a source address of the namespace and waits at most for the
+// duration within. If source is invalid, the kernel chooses the address.
 func (r *rig) askFrom(from *lab.NS, source netip.Addr, key balancer.Key, within time.Duration) (lab.Answer, error) {
 	c, err := r.open(from, source, key, within)
 	if err != nil {

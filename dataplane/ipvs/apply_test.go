@@ -107,8 +107,8 @@ func describeOps(ops []ipvsnl.Op) string {
 	return strings.Join(words, ", ")
 }
 
-// TestAdoptionSendsNothing restarts while frontends have draining endpoints, connection limits and
-// affinity. The next process must not send messages that change the kernel's state.
+// TestAdoptionSendsNothing restarts vipd while frontends have draining endpoints, connection limits
+// and affinity. The next process must not send messages that change the kernel's state.
 func TestAdoptionSendsNothing(t *testing.T) {
 	for _, crash := range []bool{false, true} {
 		p := start(t, newKernel(), t.TempDir())

@@ -138,8 +138,8 @@ func TestFrontendReturns(t *testing.T) {
 	})
 }
 
-// TestGoneMeanwhile removes an endpoint from the configuration while no vipd process runs. After
-// the next start, this endpoint must drain for its full drain_timeout.
+// TestGoneMeanwhile removes an endpoint from the configuration while vipd is not running. After the
+// next start, this endpoint must drain for its full drain_timeout.
 func TestGoneMeanwhile(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.restart(true)
@@ -154,7 +154,7 @@ func TestGoneMeanwhile(t *testing.T) {
 	})
 }
 
-// TestOrphanLeaves removes a frontend from the configuration while no vipd process runs. After the
+// TestOrphanLeaves removes a frontend from the configuration while vipd is not running. After the
 // next start, the frontend must drain for its own drain_timeout.
 func TestOrphanLeaves(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {

@@ -19,9 +19,9 @@ import (
 	"vipd/dataplane/internal/runfile"
 )
 
-// New proves with a trial virtual server that IPVS works here, and returns a dataplane that adopts
-// the kernel's state. It changes nothing else, except that it loads missing modules. Its error
-// gives the reason why neither IPv4 nor IPv6 can be served, and advice.
+// New uses a trial virtual server to check that IPVS works on this host, and returns a dataplane
+// that adopts the kernel's state. It changes nothing else, except that it loads missing modules.
+// Its error gives the reason why neither IPv4 nor IPv6 can be served, and advice.
 func New(ctx context.Context, o Options) (*Dataplane, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	l, err := ledgerHere(o.RunDir)

@@ -15,7 +15,7 @@ import (
 	"vipd/dataplane/internal/portmap"
 )
 
-// marksTable is the name of the table with the marks of port ranges, in each family.
+// marksTable names the table with the marks of port ranges. Each address family has its own.
 const marksTable = "vipd-ipvs-ranges"
 
 // These are the priorities of the chains that set and clear marks. Setting a mark immediately
@@ -30,7 +30,7 @@ const (
 // clearMarks is the name of the chain for packets that IPVS sends to endpoints.
 const clearMarks = "forwarded"
 
-// rangeMarks describes a table that gives packets to port ranges the marks of their virtual
+// rangeMarks describes a table that marks packets to port ranges with the marks of their virtual
 // servers. IPVS compares whole marks, so vipd's marks replace other programs' marks.
 func rangeMarks() portmap.Kind {
 	chain := func(name string, at nft.Point, priority int32) nft.Chain {

@@ -21,8 +21,8 @@ import (
 	"vipd/balancer"
 )
 
-// grpcOverTLS reports whether a definition's gRPC checks use TLS, because the definition has
-// certificate settings.
+// grpcOverTLS reports whether a definition's gRPC checks use TLS, which certificate settings
+// enable.
 func grpcOverTLS(h *balancer.Health) bool { return h.CAFile != "" || h.CertFile != "" || !h.Verify }
 
 // grpc asks grpc.health.v1 for the status of the service that the definition's query names. If the

@@ -45,7 +45,7 @@ func (b *backend) take(bound int) bool {
 	}
 }
 
-// target identifies the backend in reports of dial results.
+// target identifies the backend in reports about dials.
 func (b *backend) target() balancer.Target {
 	return balancer.Target{Service: b.service, Addr: b.addr.Addr(), Port: b.addr.Port()}
 }

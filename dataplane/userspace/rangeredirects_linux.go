@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane/internal/portmap"
 )
 
-// rangesTable is the name, in each family, of the table with the redirects of port ranges.
+// rangesTable names the table with the redirects of port ranges. Each address family has its own.
 const rangesTable = "vipd-redirect-ranges"
 
 // rangesPriority makes these rules run after the redirects of single ports, which therefore win. A
