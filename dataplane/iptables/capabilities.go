@@ -42,10 +42,10 @@ func Capabilities() balancer.Capabilities {
 	}
 }
 
-// maxMovedPorts is the maximum number of ports in a moved range, which endpoints serve at other
-// ports. Each endpoint has a rule for each port, and on average, the first packet of a connection
-// passes half of them. A change to endpoints may write all rules for the range, so maxMovedRules
-// limits their number: writing 3,000 rules takes 0.2 s.
+// maxMovedPorts is the maximum number of ports of a range that endpoints serve at other ports. Each
+// endpoint has a rule for each port, and the first packet of a connection passes half of them. The
+// first write of a range writes all its rules, so maxMovedRules limits their number: 3,000 rules
+// are written in 0.2 s.
 const maxMovedPorts, maxMovedRules = 1000, 20_000
 
 // Needs returns the requirements of iptables mode.

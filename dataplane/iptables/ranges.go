@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/xtables"
@@ -117,9 +116,11 @@ func firstTarget(f *balancer.Frontend) uint16 {
 // lead to a wrong port: if a flow with the translated addresses exists, the kernel chooses the next
 // port.
 func (m *form) addMoved(f *balancer.Frontend, targets []target) {
+	used := map[string]bool{}
 	for i := range targets {
 		w := &targets[i]
-		c := xtables.Chain{Name: movedChain(f.Key, i), Rules: make([]string, f.Key.Port.Len())}
+		c := xtables.Chain{Name: movedChain(f.Key, w.addr.Addr(), used), Rules: make([]string, f.Key.Port.Len())}
+		used[c.Name] = true
 		for n := range c.Rules {
 			to := netip.AddrPortFrom(w.addr.Addr(), w.addr.Port()+uint16(n))
 			c.Rules[n] = fmt.Sprintf("-p %s -m %s --dport %d -j DNAT --to-destination %s", f.Proto, f.Proto, int(f.Key.Port.First())+n, to)
@@ -129,10 +130,16 @@ func (m *form) addMoved(f *balancer.Frontend, targets []target) {
 	}
 }
 
-// movedChain returns the chain name for a target of a moved range. Other chains with groupPrefix
-// have no capital letter after the hash.
-func movedChain(k balancer.Key, i int) string {
-	return groupPrefix + keyHash(k) + "-P" + strconv.Itoa(i)
+// movedChain returns the name of the chain for an endpoint of a moved range. The name depends on
+// the endpoint's address, so other endpoints keep their chains. It contains 30 bits of a hash; if
+// used contains the name, movedChain hashes again. Other chains with groupPrefix have no capital
+// letter after the hash of the key.
+func movedChain(k balancer.Key, endpoint netip.Addr, used map[string]bool) string {
+	for hashed := (balancer.Key{Addr: endpoint}); ; hashed.Port++ {
+		if name := groupPrefix + keyHash(k) + "-P" + keyHash(hashed)[:6]; !used[name] {
+			return name
+		}
+	}
 }
 
 // onPort returns backend with its port replaced by first, or unchanged if first is 0.

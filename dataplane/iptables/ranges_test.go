@@ -74,6 +74,49 @@ func TestRulesBetweenRanges(t *testing.T) {
 	}
 }
 
+// TestMovedRangeEndpointRemoved removes the first endpoint of a range with another target_port.
+// Only its own chain and the chain that chooses among endpoints may change, for any number of
+// endpoints.
+func TestMovedRangeEndpointRemoved(t *testing.T) {
+	for _, scheduler := range []balancer.Scheduler{balancer.WeightedRoundRobin, balancer.RoundRobin, balancer.Random} {
+		for _, n := range []int{2, 5, 10} {
+			f := frontend(scheduler, equal(n)...)
+			f.Key.Port = balancer.NewPortRange(8000, 8009)
+			before := chainsOf(t, f)
+			f.Backends = f.Backends[1:]
+			after := chainsOf(t, f)
+			var changed []string
+			for name, rules := range before {
+				if !slices.Equal(rules, after[name]) {
+					changed = append(changed, name)
+				}
+			}
+			if len(changed) != 2 || len(after) != len(before)-1 || after[frontChain(f.Key)] == nil {
+				t.Errorf("%s, %d endpoints: changed chains = %q, want the frontend's and one of an endpoint", scheduler, n, changed)
+			}
+		}
+	}
+}
+
+// TestMovedChainEqualHashes renders a moved range with two endpoints whose hashes are equal. Each
+// must have its own chain.
+func TestMovedChainEqualHashes(t *testing.T) {
+	f := frontend(balancer.Random, 1, 1)
+	f.Key.Port = balancer.NewPortRange(8000, 8009)
+	seen := map[string]netip.Addr{}
+	for a := netip.MustParseAddr("10.0.0.0"); ; a = a.Next() {
+		name := movedChain(f.Key, a, nil)
+		if first, ok := seen[name]; ok {
+			f.Backends[0].Addr, f.Backends[1].Addr = netip.AddrPortFrom(first, 9000), netip.AddrPortFrom(a, 9000)
+			break
+		}
+		seen[name] = a
+	}
+	if got := chainsOf(t, f); len(got) != 3 { // it refuses duplicates
+		t.Errorf("chains for endpoints %v = %d, want one for each and the frontend's", f.Backends, len(got))
+	}
+}
+
 // rulesOf returns the number of rules that a packet to k passes before it reaches its frontend's
 // chain.
 func rulesOf(t *testing.T, chains map[string][]string, k balancer.Key) (n int) {
