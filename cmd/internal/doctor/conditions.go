@@ -1,11 +1,14 @@
 package doctor
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	"vipd/balancer"
 )
 
 // conditions holds the conditions in another program's iptables or nft rule, as far as vipd
@@ -25,29 +28,32 @@ type conditions struct {
 
 type portRange struct{ first, last uint16 }
 
-// sample is an example of a packet in a connection to a VIP. Unknown fields are zero.
-type sample struct {
-	from, to netip.AddrPort
-	protocol string
+// overlaps reports whether r and ports have a common port.
+func (r portRange) overlaps(ports balancer.PortRange) bool {
+	return r.first <= ports.Last() && ports.First() <= r.last
 }
+
+// sample is an example of a packet of a connection to a VIP, with any port of a range. The unknown
+// field of from and to is zero.
+type sample struct{ from, to balancer.Key }
 
 // match reports whether the rule may match the packet.
 func (c *conditions) match(p sample) bool {
-	if c.never || c.protocols != nil && !slices.Contains(c.protocols, p.protocol) {
+	if c.never || c.protocols != nil && !slices.Contains(c.protocols, string(cmp.Or(p.to.Proto, p.from.Proto))) {
 		return false
 	}
-	in := func(lists [][]netip.Prefix, ports []portRange, payload netip.AddrPort) bool {
-		if !payload.IsValid() {
+	in := func(lists [][]netip.Prefix, ports []portRange, payload balancer.Key) bool {
+		if !payload.Addr.IsValid() {
 			return lists == nil && ports == nil
 		}
 		for _, list := range lists {
-			if !slices.ContainsFunc(list, func(n netip.Prefix) bool { return n.Contains(payload.Addr()) }) {
+			if !slices.ContainsFunc(list, func(n netip.Prefix) bool { return n.Contains(payload.Addr) }) {
 				return false
 			}
 		}
-		return ports == nil || slices.ContainsFunc(ports, func(r portRange) bool { return r.first <= payload.Port() && payload.Port() <= r.last })
+		return ports == nil || slices.ContainsFunc(ports, func(r portRange) bool { return r.overlaps(payload.Port) })
 	}
-	except := slices.ContainsFunc(c.notTo, func(n netip.Prefix) bool { return n.Contains(p.to.Addr()) })
+	except := slices.ContainsFunc(c.notTo, func(n netip.Prefix) bool { return n.Contains(p.to.Addr) })
 	return in(c.to, c.toPorts, p.to) && in(c.from, c.fromPorts, p.from) && !except
 }
 

@@ -75,11 +75,32 @@ func TestFindingsOfFirewalls(t *testing.T) {
 			"firewall: warning: a rule of the nft chain inet fw f (hook forward) drops or rejects packets to 10.96.0.10:80/tcp (web)",
 			"firewall: warning: a rule of the nft chain inet fw f (hook forward) drops or rejects packets to the endpoint 192.0.2.2:8080 of web, the endpoint 192.0.2.5:8080 of web",
 		}},
+		{name: "rules that name a port of a range", change: func(m *fakeHost) {
+			m.Frontends = []Frontend{{Service: "ftp", Key: balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: balancer.NewPortRange(8000, 8009), Proto: balancer.TCP},
+				Backends: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:9000"), netip.MustParseAddrPort("192.0.2.4:9000"), netip.MustParseAddrPort("192.0.2.5:9000")}}}
+			m.prints["nft -j list chains"] = `{"nftables": [{"chain": {"family": "inet", "table": "fw", "name": "f", "type": "filter", "hook": "forward", "policy": "accept"}}]}`
+			m.prints["nft -j list chain inet fw f"] = `{"nftables": [` + strings.Join([]string{
+				dropRule(1, "192.0.2.2", "8005"), dropRule(2, "192.0.2.2", "9010"), dropRule(3, "10.96.0.10", `{"range": [8009, 8100]}`), dropRule(4, "192.0.2.2", `{"set": [22, 9005]}`),
+			}, ",") + `]}`
+			m.prints["iptables-nft-save"] = "*filter\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -d 192.0.2.2/32 -p tcp -m tcp --dport 9010 -j DROP\n-A OUTPUT -d 192.0.2.4/32 -p tcp -m tcp --dport 9005 -j DROP\n" +
+				"-A OUTPUT -d 192.0.2.5/32 -p tcp -m tcp --dport 9000:9008 -j ACCEPT\n-A OUTPUT -d 192.0.2.5/32 -j REJECT\nCOMMIT\n"
+		}, want: []string{
+			"firewall: warning: OUTPUT of iptables-nft drops packets that this host sends to 192.0.2.4:9000-9009 of ftp: -d 192.0.2.4/32 -p tcp -m tcp --dport 9005 -j DROP",
+			"firewall: warning: OUTPUT of iptables-nft drops packets that this host sends to 192.0.2.5:9000-9009 of ftp: -d 192.0.2.5/32 -j REJECT",
+			"firewall: warning: a rule of the nft chain inet fw f (hook forward) drops or rejects packets to 10.96.0.10:8000-8009/tcp (ftp)",
+			"firewall: warning: a rule of the nft chain inet fw f (hook forward) drops or rejects packets to the endpoint 192.0.2.2:9000-9009 of ftp",
+		}},
 	})
 }
 
-// TestJudge judges rules that precede vipd's jump. The result must say whether the rules drop none,
-// some or all of the connections to VIPs.
+// dropRule returns nft's JSON of a rule that drops packets to an address and port.
+func dropRule(handle int, to, port string) string {
+	return fmt.Sprintf(`{"rule": {"handle": %d, "expr": [{"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "daddr"}}, "right": "%s"}},
+		{"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": "dport"}}, "right": %s}}, {"drop": null}]}}`, handle, to, port)
+}
+
+// TestJudge judges rules that precede vipd's jump. The result must say whether the rules drop no,
+// some or all connections to VIPs.
 func TestJudge(t *testing.T) {
 	o := observe(t.Context(), newFakeHost().Host)
 	b := &iptablesRules{tables: map[string]map[string]*chain{"filter": {

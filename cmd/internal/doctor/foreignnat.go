@@ -70,15 +70,15 @@ func (f *foreignRule) named(o *observed, packets func(Frontend) []sample) (names
 
 // toVIP returns a sample packet from a client to the frontend.
 func toVIP(f Frontend) []sample {
-	return []sample{{to: f.AddrPort(), protocol: string(f.Proto)}}
+	return []sample{{to: f.Key}}
 }
 
 // bothWays returns sample packets in both directions: from a client to the frontend, and replies
 // from the frontend and from its endpoints.
 func bothWays(f Frontend) []sample {
-	all := append(toVIP(f), sample{from: f.AddrPort(), protocol: string(f.Proto)})
+	all := append(toVIP(f), sample{from: f.Key})
 	for _, b := range f.Backends {
-		all = append(all, sample{from: b, protocol: string(f.Proto)})
+		all = append(all, sample{from: f.portsOf(b)})
 	}
 	return all
 }
@@ -88,7 +88,7 @@ func bothWays(f Frontend) []sample {
 func forwarded(f Frontend) []sample {
 	all := bothWays(f)
 	for _, b := range f.Backends {
-		all = append(all, sample{to: b, protocol: string(f.Proto)})
+		all = append(all, sample{to: f.portsOf(b)})
 	}
 	return all
 }

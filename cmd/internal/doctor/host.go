@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -22,8 +23,8 @@ type Frontend struct {
 	Service  balancer.Name
 	// Scheduler is the scheduler that the mode in use applies, or "" if it is unknown.
 	Scheduler balancer.Scheduler
-	// Backends are the frontend's endpoints. Direct holds the endpoints' addresses to which direct
-	// routing forwards packets unchanged.
+	// Backends are the frontend's endpoints, each with its first port. Direct holds the addresses
+	// to which packets are forwarded unchanged, by direct routing.
 	Backends []netip.AddrPort
 	Direct   []netip.Addr
 	// FromClients reports whether vipd connects to endpoints from the clients' addresses.
@@ -45,7 +46,13 @@ func FrontendOf(f *balancer.Frontend) Frontend {
 	return frontend
 }
 
-// AddDirect adds an endpoint to Direct if it gets new connections through direct routing.
+// portsOf returns the address and ports of an endpoint, which serves as many ports as the frontend.
+func (f *Frontend) portsOf(b netip.AddrPort) balancer.Key {
+	last := min(int(b.Port())+f.Port.Len()-1, math.MaxUint16)
+	return balancer.Key{Addr: b.Addr(), Port: balancer.NewPortRange(b.Port(), uint16(last)), Proto: f.Proto}
+}
+
+// AddDirect adds an endpoint to Direct, if it gets new connections by direct routing.
 func (f *Frontend) AddDirect(forward balancer.Forward, at netip.AddrPort, state balancer.BackendState) {
 	if forward == balancer.DRForward && state == balancer.Active {
 		f.Direct = append(f.Direct, at.Addr())

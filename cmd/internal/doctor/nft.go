@@ -159,7 +159,7 @@ func (r *nftRule) ends(verdicts ...string) bool {
 // named returns the frontends and endpoints whose addresses are destinations in the rule.
 func named(o *observed, r *nftRule) (places []string) {
 	var hosts []netip.Prefix
-	port := uint16(0) // 0 means any port
+	var ports []portRange // if it is empty, every port matches
 	for _, e := range r.Expr {
 		var m struct {
 			Op   string `json:"op"`
@@ -177,28 +177,23 @@ func named(o *observed, r *nftRule) (places []string) {
 		case "daddr":
 			hosts = prefixes(m.Right)
 		case "dport":
-			_ = json.Unmarshal(m.Right, &port) // if ports are a set or a range, every port matches
+			ports = nftPorts(m.Right)
 		}
 	}
 	if len(hosts) == 0 {
 		return nil
 	}
-	in := func(a netip.AddrPort) bool {
-		return (port == 0 || port == a.Port()) && slices.ContainsFunc(hosts, func(p netip.Prefix) bool { return p.Contains(a.Addr()) })
-	}
-	inFrontend := func(k balancer.Key) bool {
-		if k.Port.IsRange() && k.Port.Contains(port) {
-			return in(netip.AddrPortFrom(k.Addr, port))
-		}
-		return in(k.AddrPort())
+	in := func(k balancer.Key) bool {
+		return (len(ports) == 0 || slices.ContainsFunc(ports, func(r portRange) bool { return r.overlaps(k.Port) })) &&
+			slices.ContainsFunc(hosts, func(p netip.Prefix) bool { return p.Contains(k.Addr) })
 	}
 	for _, f := range o.Frontends {
-		if inFrontend(f.Key) {
+		if in(f.Key) {
 			places = append(places, fmt.Sprintf("%s (%s)", f.Key, f.Service))
 		}
 		for _, b := range f.Backends {
-			if in(b) {
-				places = append(places, fmt.Sprintf("the endpoint %s of %s", b, f.Service))
+			if k := f.portsOf(b); in(k) {
+				places = append(places, fmt.Sprintf("the endpoint %s of %s", k.Place(), f.Service))
 			}
 		}
 	}

@@ -1,7 +1,10 @@
 package doctor
 
 import (
+	"net/netip"
 	"testing"
+
+	"vipd/balancer"
 )
 
 func TestFindingsOfPrograms(t *testing.T) {
@@ -25,6 +28,15 @@ func TestFindingsOfPrograms(t *testing.T) {
 				"-A VIPD-X -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\nCOMMIT\n"
 		}, want: []string{
 			"firewall: problem: a rule of another program translates connections to 10.96.0.10:80/tcp (web) before vipd (iptables-nft, table nat, chain PREROUTING: -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1)",
+		}},
+		{name: "untracked ports of a range", change: func(m *fakeHost) {
+			m.Frontends = []Frontend{{Service: "ftp", Key: balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: balancer.NewPortRange(8000, 8009), Proto: balancer.TCP},
+				Backends: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:9000")}}}
+			m.prints["iptables-nft-save"] = "*raw\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -p tcp -m tcp --dport 8010 -j NOTRACK\n" +
+				"-A PREROUTING -p tcp -m tcp --dport 8005 -j NOTRACK\n-A PREROUTING -p tcp -m tcp --sport 9009 -j NOTRACK\nCOMMIT\n"
+		}, want: []string{
+			"firewall: problem: a rule of another program keeps connections of 10.96.0.10:8000-8009/tcp (ftp) from being tracked (iptables-nft, table raw, chain PREROUTING: -p tcp -m tcp --dport 8005 -j NOTRACK)",
+			"firewall: problem: a rule of another program keeps connections of 10.96.0.10:8000-8009/tcp (ftp) from being tracked (iptables-nft, table raw, chain PREROUTING: -p tcp -m tcp --sport 9009 -j NOTRACK)",
 		}},
 	})
 }

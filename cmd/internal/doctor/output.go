@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"vipd/balancer"
@@ -38,13 +37,13 @@ func droppedOutput(o *observed, b *iptablesRules) (found []Finding) {
 	seen := map[packet]bool{}
 	for _, f := range o.Frontends {
 		for _, e := range f.Backends {
-			to := packet{balancer.Key{Addr: e.Addr(), Port: balancer.PortRange(e.Port()), Proto: f.Proto}, e.Addr().IsLoopback() || here[e.Addr()]}
+			to := packet{f.portsOf(e), e.Addr().IsLoopback() || here[e.Addr()]}
 			if seen[to] || e.Addr().Is4() != (b.family == "iptables") {
 				continue
 			}
 			seen[to] = true
-			if _, by := b.verdictOf(to, "OUTPUT", 0); by != "" {
-				lost[by] = append(lost[by], fmt.Sprintf("%s of %s", e, f.Service))
+			if by := b.outputDrop(to); by != "" {
+				lost[by] = append(lost[by], fmt.Sprintf("%s of %s", to.Place(), f.Service))
 			}
 		}
 	}
@@ -55,8 +54,22 @@ func droppedOutput(o *observed, b *iptablesRules) (found []Finding) {
 	return found
 }
 
+// outputDrop returns the rule or the policy of the chain OUTPUT that certainly drops packets to an
+// endpoint, or "". It also checks the first and the last port of a range alone, because rules may
+// accept only some of its ports.
+func (b *iptablesRules) outputDrop(to packet) string {
+	first, last := to, to
+	first.Port, last.Port = balancer.PortRange(to.Port.First()), balancer.PortRange(to.Port.Last())
+	for _, p := range slices.Compact([]packet{to, first, last}) {
+		if _, by := b.verdictOf(p, "OUTPUT", 0); by != "" {
+			return by
+		}
+	}
+	return ""
+}
+
 // packet is the first packet of a connection from this host to an endpoint, or another host's VRRP
-// advert. Key is its destination.
+// advert. Key is its destination, which may have any port of a range.
 type packet struct {
 	balancer.Key
 	// here reports whether the endpoint is on this host. If so, the packet leaves through lo.
@@ -140,13 +153,8 @@ func (to packet) fulfils(option, value string) (fits, known bool) {
 	case "-p":
 		return value == string(to.Proto) || value == vrrpProtocol && to.Proto == "vrrp", true
 	case "--dport":
-		low, high, isRange := strings.Cut(value, ":")
-		if !isRange {
-			high = low
-		}
-		first, err := strconv.Atoi(low)
-		last, err2 := strconv.Atoi(high)
-		return first <= int(to.Port) && int(to.Port) <= last, err == nil && err2 == nil
+		ports := portRanges(value)
+		return len(ports) == 1 && ports[0].overlaps(to.Port), len(ports) == 1
 	case "--ctstate", "--state":
 		return slices.Contains(strings.Split(value, ","), "NEW"), true
 	case "-i":
