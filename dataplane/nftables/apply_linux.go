@@ -216,6 +216,7 @@ func (e *edit) countUses(f *front, by int) {
 func (y *familyTable) newFront(f *balancer.Frontend, was *front) *front {
 	form := render(f)
 	next := &front{digest: dnat.Digest(f), stored: dnat.Digest(f), choice: form.choice, label: form.label, chain: form.choice.chain(f.Key), open: f.Open, targets: form.targets}
+	next.firstTarget = firstTargetOf(f.Key, form.targets)
 	if f.Key.Port.IsRange() && len(f.Open) == 0 {
 		next.label = "" // no element has the label
 	}

@@ -117,7 +117,7 @@ type counterName struct {
 func (y *familyTable) countersLocked() map[balancer.Key]counterName {
 	names := make(map[balancer.Key]counterName, len(y.fronts))
 	for k, f := range y.fronts {
-		names[k] = counterName{f.label, f.firstTarget(k)}
+		names[k] = counterName{f.label, f.firstTarget}
 	}
 	return names
 }
@@ -148,7 +148,7 @@ func (y *familyTable) endLocked(gone []nft.FoundElem) {
 	for _, x := range gone {
 		k, _, ok := keyOf(x.Key, y.schema.table.Family)
 		if f := y.fronts[k]; ok && f != nil {
-			y.readings.End(total(f.label, backendOf(k, x.Data, f.firstTarget(k))), x.Packets)
+			y.readings.End(total(f.label, backendOf(k, x.Data, f.firstTarget)), x.Packets)
 		}
 	}
 }

@@ -84,3 +84,48 @@ func TestCountsWhileFrontendsChange(t *testing.T) {
 		return n == times
 	})
 }
+
+// TestCountsWithoutRangeTargets counts a connection to a range with another target_port, and then
+// flushes the map range-targets. The connection must count for its endpoint before and after the
+// repair.
+func TestCountsWithoutRangeTargets(t *testing.T) {
+	lab.Require(t)
+	lab.Need(t, "nft")
+	l := lab.New(t)
+	l.Host().AddAddr("lo", "10.96.0.1/32")
+	l.Host().AddAddr("lo", "10.0.0.1/32")
+	d, err := New(Options{Log: slog.New(slog.DiscardHandler), Mark: 0x8000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := fake.Frontend("10.96.0.1:7000-7003/udp")
+	f.Open = []balancer.PortRange{f.Key.Port}
+	f.Backends = []balancer.Backend{{Addr: netip.MustParseAddrPort("10.0.0.1:8080"), State: balancer.Active, Weight: 1}}
+	h := &foreignHistory{T: t, d: d, want: map[balancer.Key]*balancer.Frontend{f.Key: f}}
+	defer func() { _ = d.Close(context.Background(), false) }()
+	h.repair()
+	c, err := net.Dial("udp", "10.96.0.1:7001")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err = c.Write([]byte("?")); err != nil {
+		t.Fatal(err)
+	}
+	check := func(when string) {
+		t.Helper()
+		y := d.families[0]
+		got, err := y.readCounts(y.countersLocked())
+		if n := got[total(labelOf(f), f.Backends[0].Addr)].All; err != nil || n != 1 || len(got) != 1 {
+			t.Errorf("counts %s = %v, %v, want 1 for %s", when, got, err, f.Backends[0].Addr)
+		}
+	}
+	check("before the damage")
+	load(h, "flush map ip vipd range-targets\n")
+	if reason := h.intact(); reason == "" {
+		t.Error("Intact after the damage = no reason, want one")
+	}
+	check("after the damage")
+	h.repair()
+	check("after the repair")
+}

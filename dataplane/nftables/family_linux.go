@@ -66,13 +66,16 @@ type front struct {
 	// open holds the open parts of the frontend's range. Each part has an element with the label in
 	// the map ranges. For a range, number is 0, and chain is the range's chain.
 	open []balancer.PortRange
-	// targets holds the frontend's elements in range-targets.
-	targets map[uint16]uint16
+	// targets holds the frontend's elements in range-targets. firstTarget is the first port of the
+	// backends of a range, which does not change if other programs change the map.
+	targets     map[uint16]uint16
+	firstTarget uint16
 }
 
-// firstTarget returns the first of the backends' ports if k has a port range.
-func (f *front) firstTarget(k balancer.Key) uint16 {
-	return cmp.Or(f.targets[k.Port.First()], k.Port.First())
+// firstTargetOf returns the first port of the backends of a frontend with these elements in
+// range-targets.
+func firstTargetOf(k balancer.Key, targets map[uint16]uint16) uint16 {
+	return cmp.Or(targets[k.Port.First()], k.Port.First())
 }
 
 // uses returns the names of the chains that the frontend needs.

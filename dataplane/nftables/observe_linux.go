@@ -349,7 +349,7 @@ func (y *familyTable) frontsOf(k *tableDump) map[balancer.Key]*front {
 	}
 	for _, e := range k.of(s.single.eps, s.ranged.eps) {
 		x, key, n := of(&e)
-		x.eps = put(x.eps, n, backendOf(key, e.Data, x.firstTarget(key)))
+		x.eps = put(x.eps, n, backendOf(key, e.Data, y.firstTarget(key, x.targets)))
 	}
 	for _, e := range k.of(s.single.slots, s.ranged.slots) {
 		x, _, n := of(&e)
@@ -360,16 +360,26 @@ func (y *familyTable) frontsOf(k *tableDump) map[balancer.Key]*front {
 		if x.ids == nil {
 			x.ids = map[uint32]netip.AddrPort{}
 		}
-		x.ids[n] = backendOf(key, e.Data, x.firstTarget(key))
+		x.ids[n] = backendOf(key, e.Data, y.firstTarget(key, x.targets))
 	}
-	for _, x := range all {
+	for key, x := range all {
+		x.firstTarget = y.firstTarget(key, x.targets)
 		slices.SortFunc(x.open, func(a, b balancer.PortRange) int { return cmp.Compare(a.First(), b.First()) })
 	}
 	return all
 }
 
-// openPartOf decodes an element of the map ranges. It returns the frontend's key, and the part of
-// its range that the element opens.
+// firstTarget returns the first port of a known frontend's backends, if k has a range of ports. For
+// an unknown frontend, it uses these elements of range-targets.
+func (y *familyTable) firstTarget(k balancer.Key, targets map[uint16]uint16) uint16 {
+	if last := y.fronts[k]; last != nil {
+		return last.firstTarget
+	}
+	return firstTargetOf(k, targets)
+}
+
+// openPartOf decodes an element of the map ranges. It returns the key of the frontend, and the part
+// of its range that the element opens.
 func openPartOf(e *nft.FoundElem, f nft.TableFamily) (k balancer.Key, ports balancer.PortRange, ok bool) {
 	k, _, ok = keyOf(e.Key, f)
 	end, _, okEnd := keyOf(e.KeyEnd, f)
