@@ -35,7 +35,7 @@ type example struct {
 func TestExamples(t *testing.T) {
 	cases := map[string]func(t *testing.T, e example){
 		"quickstart": quickstart, "web-tier": webTier, "dns": dns, "database": database, "sticky": sticky, "ipv6": ipv6, "names": names, "redis": redis,
-		"proxy":  proxy,
+		"proxy": proxy, "ftp": ftp,
 		"direct": nil, // TestIPVSDirect tests this example on kernels with IPVS
 		"limits": nil, // package dataplanetest tests limits; vipd does not limit clients on its own host
 	}
