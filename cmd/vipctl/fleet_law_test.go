@@ -68,8 +68,9 @@ func randomService(t *testing.T, r *rand.Rand, n int) map[string]any {
 			fields[field] = value
 		}
 	}
-	if maybe() { // these fields need a TCP port, and each needs the other
+	if maybe() { // these fields need a TCP port, and the last two need each other
 		ports[0].(map[string]any)["protocol"] = "tcp"
+		fields["proxy_protocol"] = one("none", "v1", "v2")
 		fields["accept_proxy_protocol"], fields["trusted"] = true, []any{"10.0.0.0/8", "fd00::/8"}
 	}
 	if maybe() {
