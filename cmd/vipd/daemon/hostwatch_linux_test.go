@@ -2,16 +2,20 @@ package daemon_test
 
 import (
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"vipd/balancer"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/internal/modes"
+	"vipd/dataplane/explain"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -56,6 +60,49 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 	wait.For(t, 30*time.Second, "the end of the problem", func() bool {
 		return n.problems() == "" && strings.Contains(n.eventsOf(events.Problem), "problem resolved")
 	})
+}
+
+// TestExplainOtherRules explains a connection that another program's rule drops, and whose packets
+// bypass that rule with fast_path. The explanation must have a step for each of these effects.
+func TestExplainOtherRules(t *testing.T) {
+	lab.New(t)
+	lab.Need(t, "nft")
+	rules := exec.Command("nft", "-f", "-")
+	rules.Stdin = strings.NewReader(`table inet strict {
+	chain forward { type filter hook forward priority 0; ip daddr 10.60.1.1 tcp dport 9001 drop; }
+}`)
+	if out, err := rules.CombinedOutput(); err != nil {
+		t.Fatalf("nft: %v: %s", err, out)
+	}
+	mode, _ := modes.Find(config.NFTablesMode)
+	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{mode}}
+	n.cleansUp()
+	n.configure(`mode = "userspace"`, "mode = \"nftables\"\nfast_path = [\"auto\"]", `
+[services.web]
+vips = ["10.60.0.1"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "10.60.1.1", port = 9001 }]
+`)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	to := balancer.Key{Addr: netip.MustParseAddr("10.60.0.1"), Port: 8080, Proto: balancer.TCP}
+	e, err := n.client.Explain(t.Context(), netip.MustParseAddrPort("10.74.0.11:0"), to, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []explain.Step
+	for _, s := range e.Steps {
+		if s.What == "foreign" {
+			got = append(got, s)
+		}
+	}
+	want := []explain.Step{
+		{What: "foreign", Wrong: true, Text: "a rule of the nft chain inet strict forward (hook forward) drops or rejects packets to the endpoint 10.60.1.1:9001 of web"},
+		{What: "foreign", Text: "rules of other programs see only the first packets of connections in fast_path: the nft chain inet strict forward"},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("steps about other programs = %+v, want %+v", got, want)
+	}
 }
 
 // TestReportsUsedPorts serves on a port at which a program of the host listens. vipd must report
