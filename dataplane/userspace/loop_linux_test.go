@@ -537,14 +537,45 @@ func TestLoopsAddProcessors(t *testing.T) {
 // setLoopCount makes the test's dataplanes use n loops, as on a host with n CPUs.
 func setLoopCount(t *testing.T, n int) {
 	t.Helper()
-	set := func(n int) (before int) {
+	set := func(n int, fixed bool) (before int) {
 		before = processors.change(0)
 		processors.mu.Lock()
 		defer processors.mu.Unlock()
-		processors.base = n
+		processors.base, processors.fixed = n, fixed
 		runtime.GOMAXPROCS(n + processors.added)
 		return before
 	}
-	before := set(n)
-	t.Cleanup(func() { set(before) })
+	before := set(n, true)
+	t.Cleanup(func() { set(before, false) })
+}
+
+// TestProcessorsFollowCPULimits restricts the thread to one CPU while a loop runs, and ends the
+// restriction. The next refresh must change GOMAXPROCS, which includes the loop's processor.
+func TestProcessorsFollowCPULimits(t *testing.T) {
+	if runtime.NumCPU() < 2 || os.Getenv("GOMAXPROCS") != "" {
+		t.Skip("needs two CPUs, and no variable GOMAXPROCS")
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var all, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	first := 0
+	for !all.IsSet(first) {
+		first++
+	}
+	one.Set(first)
+	s := &loops{all: []*loop{{}}, stalled: make([]time.Duration, 1)}
+	want := processors.change(1) + 1
+	defer processors.change(-1)
+	for i, limit := range []*unix.CPUSet{&one, &all} {
+		if err := unix.SchedSetaffinity(0, limit); err != nil {
+			t.Fatal(err)
+		}
+		s.watch(int64(i+1) * int64(refreshInterval))
+		if got, want := runtime.GOMAXPROCS(0), []int{2, want}[i]; got != want {
+			t.Errorf("GOMAXPROCS with %d CPUs and a loop = %d, want %d", limit.Count(), got, want)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -23,7 +24,10 @@ type loops struct {
 	// halting reports whether the loops are being halted. While it is true, connections must not
 	// move between loops.
 	halting atomic.Bool
-	stalled []time.Duration // how long each loop has been stuck; only the janitor uses it
+	// stalled holds how long each loop has been stuck. refreshed is the time of the last refresh of
+	// processors. Only the janitor uses both.
+	stalled   []time.Duration
+	refreshed int64
 }
 
 // processors raises GOMAXPROCS by the number of running loops in all dataplanes. Otherwise the
@@ -34,24 +38,47 @@ var processors extraProcessors
 
 type extraProcessors struct {
 	mu    sync.Mutex
-	base  int // GOMAXPROCS without the added processors; the first call of change sets it
+	base  int // GOMAXPROCS without the added processors
 	added int
+	fixed bool // a test has chosen base
 }
 
 // change adds n processors, and returns GOMAXPROCS without the added processors.
 func (p *extraProcessors) change(n int) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.base == 0 {
+	if p.added == 0 {
 		p.base = runtime.GOMAXPROCS(0)
 	}
 	if p.added += n; n != 0 {
-		runtime.GOMAXPROCS(p.base + p.added)
+		p.setLocked()
 	}
 	return p.base
 }
 
-// maxLoops is the maximum number of loops. Each loop uses two descriptors of the reserve.
+// refresh makes GOMAXPROCS follow changed CPU limits of the host or container. Go itself does this
+// only while there are no added processors.
+func (p *extraProcessors) refresh() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.setLocked()
+}
+
+func (p *extraProcessors) setLocked() {
+	if !p.fixed && os.Getenv("GOMAXPROCS") == "" {
+		runtime.SetDefaultGOMAXPROCS()
+		if p.base = runtime.GOMAXPROCS(0); p.added == 0 {
+			return // Go itself follows changes again
+		}
+	}
+	runtime.GOMAXPROCS(p.base + p.added)
+}
+
+// refreshInterval is the interval at which the janitor reads the CPU limits. Each time, the
+// goroutines stop for an instant, as for a garbage collection.
+const refreshInterval = time.Minute
+
+// maxLoops is the maximum number of loops. Each has two descriptors of the reserve.
 const maxLoops = 16
 
 func newLoops(d *Dataplane) *loops {
@@ -147,9 +174,13 @@ func (s *loops) listener(i id) *listener {
 // stallLimit is the time after which a stuck loop is reported.
 const stallLimit = time.Second
 
-// watch logs if a loop is stuck in a call, although no call should block, and logs when the loop
-// continues.
+// watch logs a loop that is stuck in a call, although no call should block. It also logs when the
+// loop runs again, and refreshes processors.
 func (s *loops) watch(now int64) {
+	if len(s.all) > 0 && now-s.refreshed >= int64(refreshInterval) {
+		processors.refresh()
+		s.refreshed = now
+	}
 	for i, l := range s.all {
 		since := l.meter.since.Load()
 		stalled := time.Duration(now - since)
