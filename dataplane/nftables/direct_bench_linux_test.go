@@ -21,8 +21,9 @@ import (
 
 // BenchmarkForward measures the CPU time that the host needs for a packet, for services with ten
 // endpoints that use nat or dr. It subtracts the "floor", the CPU time for the same frames if the
-// host ignores them and has no rules, because the chain of dr sees even ignored frames. The sender's thread also does the receiver's work for a veth, so its CPU time
-// includes the whole path.
+// host ignores them and has no rules, because the chain of dr sees even ignored frames. The
+// sender's thread also does the receiver's work for a veth, so its CPU time includes the whole
+// path.
 func BenchmarkForward(b *testing.B) {
 	for _, forward := range []balancer.Forward{balancer.NATForward, balancer.DRForward} {
 		b.Run(string(forward), func(b *testing.B) {
@@ -105,7 +106,8 @@ func index(b *testing.B, n *lab.NS, name string) (i int) {
 // each measurement.
 const rounds, turnPackets = 40, 2000
 
-// cheapest returns the minimum CPU time for turnPackets frames. The first turn only warms up caches.
+// cheapest returns the minimum CPU time for turnPackets frames. The first turn only warms up
+// caches.
 func (p *forwardPath) cheapest(b *testing.B, next func() []byte) time.Duration {
 	b.Helper()
 	runtime.LockOSThread()
