@@ -11,8 +11,8 @@ import (
 )
 
 // TestAcceptedProxyHeaders compiles a service that reads PROXY headers. The TCP frontend must admit
-// only trusted senders and the permitted clients. The UDP frontend must ignore the setting. A mode
-// that can't read the headers must not serve TCP.
+// only trusted senders and the permitted clients. The UDP frontend must ignore the setting. If the
+// mode can't read the headers, the TCP port must not be served.
 func TestAcceptedProxyHeaders(t *testing.T) {
 	trusted, ranges := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
 	s := &balancer.Service{
@@ -32,10 +32,10 @@ func TestAcceptedProxyHeaders(t *testing.T) {
 		d := balancer.Compile(env, in)
 		f := d.Frontends.At(balancer.Key{Addr: s.VIPs[0], Port: 80, Proto: balancer.TCP})
 		if (f != nil) != able {
-			t.Fatalf("mode reads headers = %t: TCP frontend = %+v, want a frontend only if the mode reads headers", able, f)
+			t.Fatalf("AcceptsProxy = %t: TCP frontend = %+v, want a frontend only if AcceptsProxy is true", able, f)
 		}
 		if able && (!f.AcceptProxyProtocol || !slices.Equal(f.Sources, trusted) || !slices.Equal(f.Clients, ranges) || f.MaxConnectionAge != time.Hour) {
-			t.Errorf("TCP frontend = %+v, want it to read headers, with sources %v, clients %v and a maximum age of 1h", f, trusted, ranges)
+			t.Errorf("TCP frontend = %+v, want AcceptProxy, sources %v, clients %v and a maximum age of 1h", f, trusted, ranges)
 		}
 		u := d.Frontends.At(balancer.Key{Addr: s.VIPs[0], Port: 80, Proto: balancer.UDP})
 		if u.AcceptProxyProtocol || !slices.Equal(u.Sources, ranges) || len(u.Clients) > 0 || u.ProxyProtocol != balancer.ProxyProtocolV2 || u.MaxConnectionAge != 0 {
@@ -48,7 +48,7 @@ func TestAcceptedProxyHeaders(t *testing.T) {
 			}
 		}
 		if text := strings.Join(problems, "; "); able == strings.Contains(text, "error accept_proxy_protocol: ") {
-			t.Errorf("mode reads headers = %t: problems = %s, want an error of accept_proxy_protocol only if it does not", able, text)
+			t.Errorf("AcceptsProxy = %t: problems = %s, want an error about accept_proxy_protocol only if AcceptsProxy is false", able, text)
 		}
 	}
 }

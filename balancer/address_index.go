@@ -14,11 +14,11 @@ type AddressIndex struct {
 	named    map[Name][]netip.Addr // sorted
 }
 
-// At returns the services that use a.
+// At returns the services with a VIP or an endpoint at the address a.
 func (x *AddressIndex) At(a netip.Addr) []Name { return x.services[a] }
 
-// Update sets the entry of a service to the addresses of its VIPs and endpoints in the given
-// inputs. If the inputs do not contain the service, Update deletes the entry.
+// Update sets a service's entry to the addresses of its VIPs and endpoints in the inputs in. If the
+// inputs do not contain the service, Update deletes the entry.
 func (x *AddressIndex) Update(name Name, in *Inputs) {
 	if x.services == nil {
 		x.services, x.named = map[netip.Addr][]Name{}, map[Name][]netip.Addr{}
@@ -50,10 +50,10 @@ func (x *AddressIndex) Update(name Name, in *Inputs) {
 	}
 }
 
-// ChangedAddresses returns the addresses that belong to different nodes in two Envs, or that only
-// one of the Envs reserves. The differences affect only services that use these addresses. The cost
-// depends on the number of differences and of this node's addresses, but not on the number of other
-// nodes.
+// ChangedAddresses returns the addresses that belong to different nodes in two Envs, and the
+// addresses that only one of the Envs reserves. Only services that use a returned address need to
+// be recompiled. The cost grows with the number of differences and the number of this node's
+// addresses, but not with the number of other nodes.
 func ChangedAddresses(before, after *Env) (changed []netip.Addr) {
 	for a := range snap.Diff(before.Nodes, after.Nodes) {
 		changed = append(changed, a)
@@ -71,7 +71,6 @@ func ChangedAddresses(before, after *Env) (changed []netip.Addr) {
 	return changed
 }
 
-// changedReserved returns the entries of Reserved that are in only one of the two Envs.
 func changedReserved(before, after *Env) (changed []Reserved) {
 	if slices.Equal(before.Reserved, after.Reserved) {
 		return nil

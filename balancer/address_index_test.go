@@ -12,8 +12,8 @@ import (
 )
 
 // TestChangedAddressConcernsFewServices changes an address of the host, an address of another node,
-// and a reserved address. Each time, only the services that use the changed address may be compiled
-// again.
+// and a reserved address. After each change, only the services that use the changed address may be
+// recompiled.
 func TestChangedAddressConcernsFewServices(t *testing.T) {
 	in := manyServices(1000, 3)
 	for name, s := range in.Services.All() {
@@ -41,7 +41,7 @@ func TestChangedAddressConcernsFewServices(t *testing.T) {
 			compiler.Once(env, in)
 			change(&env)
 			if n := compiler.Concerned(env, in); n != c.want {
-				t.Errorf("%s, %s: services to compile again = %d, want %d", c.what, what, n, c.want)
+				t.Errorf("%s, %s: services to recompile = %d, want %d", c.what, what, n, c.want)
 			}
 			if d := sameDesired(compiler.Once(env, in), balancer.Compile(env, in)); d != "" {
 				t.Errorf("%s, %s: result of the incremental compiler differs from the result of a new compiler: %s", c.what, what, d)
@@ -69,7 +69,7 @@ func TestUpdateNodeAddresses(t *testing.T) {
 		for a, c := range snap.Diff(of, balancer.NodeAddresses(after, "n0")) {
 			t.Fatalf("step %d: node with the address %s = %q, want %q", i, a, c.Old, c.New)
 		}
-		for a, name := range of.All() { // several nodes may have the address; the first counts
+		for a, name := range of.All() { // if several nodes have the address, the first is used
 			for other, n := range after.All() {
 				if other < name && other != "n0" && slices.Contains(n.Addresses, a) {
 					t.Fatalf("step %d: node with the address %s = %s, want %s, which sorts first", i, a, name, other)

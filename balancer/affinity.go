@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// AffinityScope is the set of ports on which a client gets the same endpoint.
+// AffinityScope determines on which ports a client gets the same endpoint.
 type AffinityScope string
 
 // The scopes are a single port, all ports of a service, and all services on a VIP that have
@@ -22,12 +22,12 @@ func (AffinityScope) Values() []string {
 	return []string{string(PortScope), string(ServiceScope), string(VIPScope)}
 }
 
-// AffinityMemory identifies a memory: a table of clients and the endpoint of each. Frontends with
-// an equal AffinityMemory share the table.
+// AffinityMemory identifies an affinity memory, which is a table that maps clients to endpoints.
+// Frontends with an equal AffinityMemory share the table.
 type AffinityMemory struct {
 	// Key is the frontend's key. Its port and protocol are zero if all ports share the memory.
 	Key
-	// Service is the service that owns the memory, or "" for PortScope and the memory of a VIP.
+	// Service is the service that owns the memory. It is "" for PortScope and VIPScope.
 	Service Name
 	// Prefix is the frontend's AffinityPrefix.
 	Prefix int
@@ -55,16 +55,16 @@ func (f *Frontend) AffinityMemories() []AffinityMemory {
 	return []AffinityMemory{vip, service}
 }
 
-// IsForeign reports whether an endpoint from the memory of a VIP belongs to other services, but not
-// to the service of f.
+// IsForeign reports whether an endpoint from a VIP's memory belongs only to other services than
+// f's.
 func (f *Frontend) IsForeign(endpoint netip.AddrPort) bool {
 	_, found := slices.BinarySearchFunc(f.Foreign, endpoint.Addr(), netip.Addr.Compare)
 	return found && endpoint.Port() == 0
 }
 
 // withForeign returns a copy of f with its field Foreign set. A foreign endpoint belongs to another
-// service with the same memory, and not to own, the service of f. If there is no foreign endpoint,
-// withForeign returns f.
+// service with the same memory, but not to own, which is the service that f belongs to. If there is
+// no foreign endpoint, withForeign returns f itself.
 func withForeign(f *Frontend, own *compiledService, services iter.Seq[*compiledService]) *Frontend {
 	if f.AffinityScope != VIPScope {
 		return f
@@ -89,19 +89,17 @@ func withForeign(f *Frontend, own *compiledService, services iter.Seq[*compiledS
 	return &g
 }
 
-// sharesMemory reports whether a frontend of the service uses the same memory of a VIP as f.
+// sharesMemory reports whether a frontend of the service uses the same VIP's memory as f.
 func (u *compiledService) sharesMemory(f *Frontend) bool {
 	return slices.ContainsFunc(u.claims, func(g *Frontend) bool {
 		return g.AffinityScope == VIPScope && g.Addr == f.Addr && g.AffinityPrefix == f.AffinityPrefix
 	})
 }
 
-// has reports whether the service has an endpoint at a.
 func (u *compiledService) has(a netip.Addr) bool {
 	return slices.ContainsFunc(u.endpoints, func(e *Endpoint) bool { return e.Address == a })
 }
 
-// neighbours yields the compiled services that have a VIP or an endpoint at an address.
 func (c *Compiler) neighbours(a netip.Addr) iter.Seq[*compiledService] {
 	return func(yield func(*compiledService) bool) {
 		for _, name := range c.index.At(a) {
@@ -112,8 +110,8 @@ func (c *Compiler) neighbours(a netip.Addr) iter.Seq[*compiledService] {
 	}
 }
 
-// markSharers marks each frontend with VIPScope on a VIP where u also claims a frontend with
-// VIPScope. The foreign endpoints of these frontends may have changed.
+// markSharers marks each VIPScope frontend on the VIPs where u also claims a VIPScope frontend. The
+// foreign endpoints of these frontends may have changed.
 func (c *Compiler) markSharers(w *work, u *compiledService) {
 	for _, f := range u.claims {
 		if f.AffinityScope != VIPScope {
@@ -129,8 +127,8 @@ func (c *Compiler) markSharers(w *work, u *compiledService) {
 	}
 }
 
-// AffinityClient returns the key of a client in the memories of f: the client's address, or the
-// first address of its network if AffinityPrefix groups clients.
+// AffinityClient returns a client's key in the memories of f. The key is the client's address, or
+// the first address of its network if AffinityPrefix groups clients.
 func (f *Frontend) AffinityClient(client netip.Addr) netip.Addr {
 	client = client.Unmap().WithZone("")
 	isForeign := client.Is6() && f.Addr.Is4() // only a PROXY header names such a client
@@ -152,8 +150,8 @@ func (f *Frontend) AffinityEndpoint(at netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(at.Addr(), uint16(f.search(at)-f.search(first)))
 }
 
-// AffinityBackend is the inverse of AffinityEndpoint. It returns the index of the backend, or -1 if
-// f does not have the endpoint.
+// AffinityBackend is the inverse of AffinityEndpoint. It returns the backend's index, or -1 if f
+// has no backend for the endpoint.
 func (f *Frontend) AffinityBackend(endpoint netip.AddrPort) int {
 	i := f.search(endpoint)
 	if f.AffinityScope.beyondPort() {
@@ -165,17 +163,19 @@ func (f *Frontend) AffinityBackend(endpoint netip.AddrPort) int {
 	return i
 }
 
-// search returns the index of the backend at an address and port, or the index where it would be
-// inserted.
+// search returns the index of the backend at an address and port. If there is no such backend, it
+// returns the index where the backend would be inserted, and false.
 func (f *Frontend) search(at netip.AddrPort) int {
 	i, _ := slices.BinarySearchFunc(f.Backends, at, func(b Backend, at netip.AddrPort) int { return b.Addr.Compare(at) })
 	return i
 }
 
-// beyondPort reports whether the scope is wider than a port, so several frontends share a memory.
+// beyondPort reports whether several frontends can share a memory because the scope is wider than a
+// single port.
 func (s AffinityScope) beyondPort() bool { return s != "" && s != PortScope }
 
-// setAffinity copies the affinity of the service to f. Settings without effect remain zero.
+// setAffinity copies the service's affinity settings to f. Fields remain zero if their setting has
+// no effect.
 func (f *Frontend) setAffinity(s *Service) {
 	if s.Affinity != ClientIPAffinity {
 		return
@@ -192,7 +192,6 @@ func (f *Frontend) setAffinity(s *Service) {
 	}
 }
 
-// checkAffinityPrefix checks the number of prefix lengths and the IPv4 length.
 func (r *tableReader) checkAffinityPrefix(prefix []int) {
 	switch {
 	case len(prefix) == 0, r.isBroken("affinity_prefix"):
@@ -214,7 +213,6 @@ func (c *Capabilities) nearestScope(s AffinityScope) AffinityScope {
 	return ""
 }
 
-// reportAffinity reports affinity_scope and affinity_prefix if c does not support their values.
 func (u *compiledService) reportAffinity(c *Capabilities) {
 	s := u.service
 	if s.Affinity != ClientIPAffinity {
@@ -231,7 +229,6 @@ func (u *compiledService) reportAffinity(c *Capabilities) {
 	}
 }
 
-// words describes the scope for messages.
 func (s AffinityScope) words() string {
 	return map[AffinityScope]string{ServiceScope: "all ports", VIPScope: "all services of a VIP"}[s]
 }

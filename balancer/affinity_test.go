@@ -6,8 +6,6 @@ import (
 	"testing"
 )
 
-// scoped returns a frontend that has affinity with the given scope, and one backend at each
-// address.
 func scoped(scope AffinityScope, backends ...string) *Frontend {
 	f := &Frontend{Key: Key{netip.MustParseAddr("10.96.0.1"), 80, TCP}, Service: "web", AffinityTimeout: 1, AffinityScope: scope}
 	for _, b := range backends {
@@ -46,7 +44,7 @@ func TestAffinityEndpointFindsBackend(t *testing.T) {
 }
 
 // TestAffinityMemoriesOfScopes compares the affinity memories of frontends on one VIP. The scope
-// must decide whether frontends of other ports and of other services share a memory. Frontends with
+// must decide whether frontends share a memory if they differ in port or service. Frontends with
 // different prefixes must never share a memory.
 func TestAffinityMemoriesOfScopes(t *testing.T) {
 	for _, c := range []struct {
@@ -65,12 +63,12 @@ func TestAffinityMemoriesOfScopes(t *testing.T) {
 	f := scoped(VIPScope)
 	f.Foreign = []netip.Addr{netip.MustParseAddr("10.0.0.9")}
 	if n := len(f.AffinityMemories()); n != 2 || !f.IsForeign(netip.MustParseAddrPort("10.0.0.9:0")) || f.IsForeign(netip.MustParseAddrPort("10.0.0.1:0")) {
-		t.Errorf("frontend with a foreign endpoint: memories = %d, want 2, and only 10.0.0.9 to be foreign", n)
+		t.Errorf("frontend with a foreign endpoint: memories = %d, want 2, where only 10.0.0.9 is foreign", n)
 	}
 }
 
-// TestAffinityClientGroups computes the address under which affinity remembers a client. It must be
-// the client's address, masked by the prefix. A prefix of 0 must keep the whole address.
+// TestAffinityClientGroups computes clients' keys in the affinity memory. Each key must be the
+// client's address, masked by the prefix. A prefix of 0 must keep the whole address.
 func TestAffinityClientGroups(t *testing.T) {
 	for _, c := range []struct {
 		client string

@@ -9,7 +9,7 @@ import (
 )
 
 // Agent configures the agents of a service's endpoints. An agent is a program on an endpoint's
-// host. It answers each connection with a line about the state of the endpoint.
+// host. It answers each connection with a line that describes the endpoint's state.
 type Agent struct {
 	// Port is the agent's port at the endpoint's address.
 	Port uint16 `toml:"port" range:"1,65535"`
@@ -26,7 +26,7 @@ func (a *Agent) Example() string { return "{ port = 9707 }" }
 // maxAgentTimeout is the maximum time that vipd waits for an agent's answer.
 const maxAgentTimeout = 2 * time.Second
 
-// Question returns the check that queries the agent.
+// Question returns the health check that queries the agent.
 func (a *Agent) Question() *Health {
 	return &Health{
 		Type: agentHealth, Port: a.Port, Interval: a.Interval, FastInterval: a.Interval,
@@ -43,30 +43,30 @@ func (h *Health) IsAgent() bool { return h.Type == agentHealth }
 // AgentState is the state that an agent requests for its endpoint.
 type AgentState string
 
-// The states of an agent. The zero value means up.
+// These are the states that an agent can request. The zero value means up.
 const (
 	AgentUp      AgentState = ""
 	AgentDrained AgentState = "drain"
 	AgentDown    AgentState = "down"
 )
 
-// AgentAnswer is the state of an agent after its latest answer.
+// AgentAnswer is what an agent has requested up to its latest answer.
 type AgentAnswer struct {
 	State AgentState `json:"state,omitempty"`
-	// Drained reports whether the agent has requested a drain that lasts until it answers "ready",
-	// even while State is down.
+	// Drained reports whether the agent has requested a drain. The drain lasts until the agent
+	// answers "ready", even if State becomes down.
 	Drained bool `json:"drained,omitempty"`
-	// Percent is the share of the configured weight that the agent requests, 0 to 100.
+	// Percent is the percentage of the configured weight that the agent requests, 0 to 100.
 	Percent int `json:"percent"`
-	// Text is the line that the agent sent.
+	// Text is the agent's latest line.
 	Text string `json:"text"`
 }
 
-// NextAnswer returns the answer after the agent has sent another line. Lines have the format of
-// HAProxy's agent checks: a percentage of the weight, and states such as "up", "ready", "drain",
-// "maint", "down" or "stopped". Text after "#" is ignored. Only "ready" ends a drain, and only "up"
-// ends the state down. If a line lacks a state or a percentage, the previous value remains. The
-// bool is false if the line has no known word.
+// NextAnswer combines a with the agent's next line. Lines have the format of HAProxy's agent
+// checks: a percentage of the weight, and states such as "up", "ready", "drain", "maint", "down" or
+// "stopped". Text after "#" is ignored. Only "ready" ends a drain, and only "up" ends the state
+// down. If the line has no state or no percentage, the value in a remains. The bool is false if the
+// line contains no known word.
 func (a AgentAnswer) NextAnswer(line string) (AgentAnswer, bool) {
 	words, _, _ := strings.Cut(line, "#")
 	known, down := false, a.State == AgentDown
@@ -101,7 +101,7 @@ func (a AgentAnswer) NextAnswer(line string) (AgentAnswer, bool) {
 // weight.
 func FirstAnswer() AgentAnswer { return AgentAnswer{Percent: 100} }
 
-// answered applies the answer of the agent to c. A weight in the override o has priority over the
+// answered applies the agent's answer to c. A weight in the override o has priority over the
 // agent's percentage.
 func (c *candidate) answered(a AgentAnswer, o *Override) {
 	if o == nil || o.Weight == nil {
@@ -112,8 +112,8 @@ func (c *candidate) answered(a AgentAnswer, o *Override) {
 	}
 }
 
-// drains reports whether the answer drains the endpoint. A draining setting in the override o has
-// priority.
+// drains reports whether the agent's answer puts the endpoint into draining: its connections
+// continue, but it gets no new connections. A draining setting in the override o has priority.
 func (a AgentAnswer) drains(o *Override) bool {
 	return a.State == AgentDrained && (o == nil || o.Draining == nil)
 }
@@ -124,12 +124,11 @@ func (a AgentAnswer) Refuses(o *Override) bool {
 	return a.State == AgentDown || a.drains(o) || a.Percent == 0 && (o == nil || o.Weight == nil)
 }
 
-// agentSteps is the value of Percent that means the full weight.
+// agentSteps is the Percent that stands for the full weight.
 const agentSteps = 100
 
-// scaleByAgents reduces weights to the percentages that agents request. One percent of weight 1
-// must be a whole number, so all weights are multiplied by 100, or by less if the maximum weight
-// requires it.
+// scaleByAgents reduces weights to the percentages that agents request. Weights are whole numbers,
+// so it first multiplies all weights by 100, or by less if they would exceed the maximum weight.
 func scaleByAgents(candidates []candidate) {
 	heaviest, scaled := 1, false
 	for i := range candidates {
@@ -149,7 +148,6 @@ func scaleByAgents(candidates []candidate) {
 	}
 }
 
-// checkAgent checks the agent settings of a service.
 func (r *healthReader) checkAgent(a *Agent) {
 	if a != nil && a.Port == 0 {
 		r.errorf("agent.port", "needs the agent's port, such as 9707")

@@ -9,8 +9,8 @@ import (
 )
 
 // TestAgentAnswer reads a sequence of lines from agents. Each answer must have the state and
-// percentage that the words of the line mean in HAProxy. A drain and a down state must not affect
-// each other. A line without a known word must be refused.
+// percentage that its line means in HAProxy. Draining and going down must not affect each other. A
+// line without a known word must be refused.
 func TestAgentAnswer(t *testing.T) {
 	a := balancer.FirstAnswer()
 	for _, c := range []struct {
@@ -49,8 +49,8 @@ func TestAgentAnswer(t *testing.T) {
 	}
 }
 
-// TestAgentWeights compiles endpoints whose agents have answered. The endpoints' shares must follow
-// the answers, and must never exceed the configured weights. Overrides must have priority over the
+// TestAgentWeights compiles endpoints whose agents have answered. The weights must follow the
+// answers, and must never exceed the configured weights. Overrides must have priority over the
 // answers.
 func TestAgentWeights(t *testing.T) {
 	s := &balancer.Service{
@@ -95,7 +95,7 @@ func TestAgentWeights(t *testing.T) {
 		desired := balancer.Compile(plainEnv(), in)
 		f := desired.Frontends.At(balancer.Key{Addr: s.VIPs[0], Port: 80, Proto: balancer.TCP})
 		if f == nil || len(f.Backends) != len(c.want) {
-			t.Fatalf("%s: frontend = %+v, want one with %d backends", c.name, f, len(c.want))
+			t.Fatalf("%s: frontend = %+v, want a frontend with %d backends", c.name, f, len(c.want))
 		}
 		for i, b := range f.Backends {
 			if w := c.want[i]; b.State != w.State || b.Weight != w.Weight || b.Failing != w.Failing {
@@ -106,8 +106,8 @@ func TestAgentWeights(t *testing.T) {
 }
 
 // TestAgentsInPanic compiles a service with four endpoints. The first is drained by its agent. The
-// second is down according to its agent. The third fails its check, and the fourth is up. In panic,
-// only the last two may get connections.
+// second is down according to its agent. The third fails its check, and the fourth is up. When
+// panic_threshold applies, only the last two may get connections.
 func TestAgentsInPanic(t *testing.T) {
 	s := &balancer.Service{
 		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}},
@@ -123,7 +123,7 @@ func TestAgentsInPanic(t *testing.T) {
 	in.Agents = in.Agents.Set(target(1), balancer.AgentAnswer{State: balancer.AgentDrained, Percent: 100}).Set(target(2), balancer.AgentAnswer{State: balancer.AgentDown, Percent: 100})
 	in.Health = in.Health.Set(target(3), balancer.HealthDown).Set(target(4), balancer.HealthUp)
 	for threshold, want := range map[int]string{
-		50: "1:draining/0 2:down/0 3:down/0 4:active/1", // only endpoints 3 and 4 count, and half of them are up
+		50: "1:draining/0 2:down/0 3:down/0 4:active/1", // half of endpoints 3 and 4 are up; endpoints 1 and 2 are not counted
 		51: "1:draining/0 2:down/0 3:active/1 4:active/1",
 	} {
 		changed := *s
@@ -136,7 +136,7 @@ func TestAgentsInPanic(t *testing.T) {
 }
 
 // TestIdleByAgents drains one endpoint through its agent and the other by its definition. The
-// problem must count both reasons.
+// problem must name both reasons.
 func TestIdleByAgents(t *testing.T) {
 	s := &balancer.Service{
 		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}},
@@ -150,6 +150,6 @@ func TestIdleByAgents(t *testing.T) {
 	}
 	const want = "no endpoint accepts new connections: 1 drained by agents, 1 with draining = true"
 	if got := problemsOf(balancer.Compile(plainEnv(), in).Problems.At("web")); !strings.Contains(got, want) {
-		t.Errorf("problems = %s, want one that contains %q", got, want)
+		t.Errorf("problems = %s, want a problem that contains %q", got, want)
 	}
 }

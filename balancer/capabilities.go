@@ -13,12 +13,12 @@ type Capabilities struct {
 	Mode string
 	// Protocols are the supported protocols. Ports with another protocol are not served.
 	Protocols []Protocol
-	// MaxPorts is the maximum number of ports of a range. 0 means that ranges are not served.
+	// MaxPorts is the maximum number of ports in a range. 0 means that ranges are not served.
 	MaxPorts int
-	// RangeAffinity reports whether affinity works on ranges of ports.
+	// RangeAffinity reports whether affinity works on port ranges.
 	RangeAffinity bool
-	// MaxMovedPorts is the maximum number of ports of a range that endpoints serve at other ports.
-	// 0 means that endpoints must serve the same ports.
+	// MaxMovedPorts is the maximum number of ports in a range whose endpoints listen on different
+	// ports than the VIP. 0 means that endpoints must listen on the same ports as the VIP.
 	MaxMovedPorts int
 	// MaxMovedRules is the maximum number of such ports times the number of endpoints. 0 means no
 	// limit.
@@ -28,17 +28,18 @@ type Capabilities struct {
 	Nearest map[Scheduler]Scheduler
 	// Forwards are the supported forwarding methods.
 	Forwards []Forward
-	// Untranslated are the methods in Forwards that leave packets as they are. Endpoints receive
+	// Untranslated are the methods in Forwards that do not translate addresses. Endpoints receive
 	// them on the frontend's address and port, and answer clients directly. A frontend that such a
 	// method can't serve uses nat.
 	Untranslated []Forward
-	// Stateless reports whether Untranslated methods keep no state of connections. These methods
-	// then choose endpoints by a hash, and can't limit clients.
+	// Stateless reports whether the Untranslated methods do not track connections. If so, they then
+	// choose endpoints by a hash, and can't limit clients.
 	Stateless bool
-	// KeepsSource reports whether the endpoint can see the client's address (snat = "never").
+	// KeepsSource reports whether the mode can keep the client's address as the source (snat =
+	// "never").
 	KeepsSource bool
-	// ClientSource reports whether the mode can open connections from the client's address (the
-	// value "client" of source).
+	// ClientSource reports whether the mode can open connections from the client's address (source
+	// = "client").
 	ClientSource bool
 	// ProxyProtocol reports whether the mode can send PROXY headers.
 	ProxyProtocol bool
@@ -54,8 +55,9 @@ type Capabilities struct {
 	AffinityScopes []AffinityScope
 	// AffinityPrefix reports whether affinity can group clients by a prefix of their address.
 	AffinityPrefix bool
-	// Slots limits the precision of weights. A frontend divides new connections into Slots parts,
-	// or into SlotsEach parts per endpoint if that is more. If Slots is zero, weights are exact.
+	// Slots limits the precision of weights. A frontend hashes new connections to Slots slots, or
+	// to SlotsEach slots per endpoint if that is more. Each slot belongs to one endpoint. If Slots
+	// is zero, weights are exact.
 	Slots, SlotsEach int
 	// EnforcesSources reports whether the mode itself enforces source_ranges, even if the host's
 	// guard can't.
@@ -64,9 +66,9 @@ type Capabilities struct {
 	// "drop").
 	DropsClients bool
 	// ResetsOverLimit reports whether the mode resets TCP connections over a limit, and drops
-	// datagrams, regardless of limits.over.
+	// datagrams over a limit, whatever limits.over is.
 	ResetsOverLimit bool
-	// LoopbackVIPs reports whether VIPs and endpoints in 127.0.0.0/8 and ::1 work for clients of
+	// LoopbackVIPs reports whether VIPs and endpoints in 127.0.0.0/8 and ::1 work for clients on
 	// other hosts.
 	LoopbackVIPs bool
 }
@@ -102,7 +104,7 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 	if s.ConnectTimeout > 0 && s.ConnectTimeout != defaultConnectTimeout && has(TCP) && !c.Timeouts {
 		nearest("connect_timeout", "retry a connection on another endpoint", "clients wait until their own timeout")
 	}
-	if s.IdleTimeout != nil && (*s.IdleTimeout > 0 || has(UDP)) && !c.Timeouts { // TCP connections never expire by default
+	if s.IdleTimeout != nil && (*s.IdleTimeout > 0 || has(UDP)) && !c.Timeouts { // by default, TCP connections never expire
 		nearest("idle_timeout", "end idle connections", "the kernel's own timeouts apply")
 	}
 	if s.MaxConnectionAge > 0 && has(TCP) && !c.Timeouts {
@@ -137,8 +139,8 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 	}
 }
 
-// serves reports whether the mode serves port i of the service. If not, it adds a problem that
-// explains the reason.
+// serves reports whether the mode serves port i of the service. If not, it adds a problem with the
+// reason.
 func (u *compiledService) serves(c *Capabilities, i int) bool {
 	p := &u.service.Ports[i]
 	switch {
@@ -165,8 +167,8 @@ func (u *compiledService) serves(c *Capabilities, i int) bool {
 	return false
 }
 
-// reportSmallWeights reports endpoints whose weight is so small, compared with the weights of other
-// endpoints, that they get more than twice their share.
+// reportSmallWeights reports endpoints that get more than twice their share of connections because
+// their weight is less than half a slot.
 func (u *compiledService) reportSmallWeights(c *Capabilities, endpoints []*Endpoint) {
 	if c.Slots == 0 || !u.service.Scheduler.SharesByWeight() {
 		return
@@ -187,10 +189,10 @@ func (u *compiledService) reportSmallWeights(c *Capabilities, endpoints []*Endpo
 	}
 }
 
-// reportEach calls the function report for the endpoints that has selects. For each selected
-// endpoint in the service's definition, it passes the path of the endpoint's field. It calls report
-// once for all endpoints that were registered separately, and once for the endpoints of each
-// lookup. These endpoints have no field of their own, so the argument whose describes them.
+// reportEach calls the function report for the endpoints for which has returns true. For each
+// endpoint in the service's definition, it passes the path of the endpoint's field. Registered and
+// discovered endpoints have no field in the definition, so the argument whose describes them: it
+// calls report once for all registered endpoints, and once for each lookup.
 func (u *compiledService) reportEach(endpoints []*Endpoint, field string, has func(*Endpoint) bool, report func(field, whose string)) {
 	var own map[*Endpoint]int
 	var registered []*Endpoint
@@ -223,8 +225,8 @@ func (u *compiledService) reportEach(endpoints []*Endpoint, field string, has fu
 	}
 }
 
-// lookupField returns the path of the field that requests lookup l. It returns "endpoints" if the
-// endpoint was registered separately.
+// lookupField returns the path of the field that requests lookup l. It returns "endpoints" for an
+// endpoint that was registered separately.
 func (u *compiledService) lookupField(l Lookup) string {
 	if l.Kind != HostLookup {
 		return "discover"
@@ -236,7 +238,6 @@ func (u *compiledService) lookupField(l Lookup) string {
 	return element("endpoints", i, "address")
 }
 
-// firstAndCount names the first endpoint and counts the others, for messages.
 func firstAndCount(endpoints []*Endpoint) string {
 	first := endpoints[0].Address.String()
 	if len(endpoints) > 1 {
@@ -280,8 +281,8 @@ func (u *compiledService) reportUntranslated(c *Capabilities, endpoints []*Endpo
 	}
 }
 
-// nearestScheduler returns the scheduler that replaces s. The replacement depends on the forwarding
-// method. The bool is false if the mode supports s itself.
+// nearestScheduler returns the scheduler that replaces s with the forwarding method by. The bool is
+// false if the mode supports s itself.
 func (c *Capabilities) nearestScheduler(s Scheduler, by Forward) (Scheduler, bool) {
 	n, ok := c.Nearest[s]
 	if ok && c.Stateless && slices.Contains(c.Untranslated, by) {

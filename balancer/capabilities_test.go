@@ -27,7 +27,7 @@ func TestUntranslatedForwards(t *testing.T) {
 		endpoints []balancer.Endpoint
 		snat      balancer.SNAT
 		want      map[balancer.Key]balancer.Forward
-		problems  []string // the field of each problem, with a word of the problem's text
+		problems  []string // each problem's field, and a word from its text
 	}{
 		"same port":  {same, []balancer.Endpoint{plain}, balancer.AutoSNAT, map[balancer.Key]balancer.Forward{{Addr: vip, Port: 80, Proto: balancer.TCP}: balancer.DRForward}, nil},
 		"other port": {other, []balancer.Endpoint{plain}, balancer.AutoSNAT, map[balancer.Key]balancer.Forward{{Addr: vip, Port: 80, Proto: balancer.TCP}: balancer.NATForward}, []string{"ports[0].target_port 8080"}},
@@ -72,8 +72,8 @@ func TestUntranslatedForwards(t *testing.T) {
 	}
 }
 
-// TestEndpointsBeyondTheMode compiles defined and registered endpoints with settings that the mode
-// does not support. Each unsupported setting must be reported.
+// TestEndpointsBeyondTheMode compiles defined and registered endpoints whose settings the mode does
+// not support. Each unsupported setting must be reported.
 func TestEndpointsBeyondTheMode(t *testing.T) {
 	s := &balancer.Service{
 		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []balancer.Port{{Port: 80, Protocol: balancer.TCP, TargetPort: 80}},
@@ -116,7 +116,7 @@ func TestEndpointsBeyondTheMode(t *testing.T) {
 			for _, p := range found(balancer.Compile(env, in)) {
 				got = append(got, p.Field+": "+strings.Replace(p.Text, env.Capabilities.Mode+" mode ", "", 1))
 				if p.Severity != balancer.SeverityNearest {
-					t.Errorf("severity of the problem %s = %s, want nearest", p, p.Severity)
+					t.Errorf("problem %s: severity = %s, want nearest", p, p.Severity)
 				}
 			}
 			var want []string
@@ -200,7 +200,7 @@ func TestClientSource(t *testing.T) {
 				want = balancer.NodeSource
 			}
 			if f.Source != want {
-				t.Errorf("%s: source of the frontend %s = %s, want %s", c.fields, k, f.Source, want)
+				t.Errorf("%s: frontend %s: source = %s, want %s", c.fields, k, f.Source, want)
 			}
 		}
 	}
@@ -235,8 +235,8 @@ func TestSmallWeights(t *testing.T) {
 }
 
 // TestStatelessForwards compiles services for a mode that keeps no state for untranslated
-// connections. Such a mode can't count connections: it must choose endpoints by a hash, use nat for
-// services with limits, and report both changes.
+// connections. Such a mode can't count connections. The compiler must select a hash scheduler, or
+// nat for services with limits, and must report both replacements.
 func TestStatelessForwards(t *testing.T) {
 	vip := netip.MustParseAddr("10.96.0.10")
 	key := balancer.Key{Addr: vip, Port: 80, Proto: balancer.TCP}

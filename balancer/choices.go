@@ -1,6 +1,6 @@
 package balancer
 
-// Scheduler is the method of choosing an endpoint for a new connection.
+// Scheduler is the method that chooses an endpoint for each new connection.
 type Scheduler string
 
 // These are the schedulers. Each mode supports some of them (see [Capabilities.Nearest]).
@@ -31,7 +31,7 @@ func (Scheduler) Synonyms() map[string]string {
 }
 
 // SharesByWeight reports whether an endpoint's share of the connections follows its weight. With
-// every scheduler, an endpoint of weight 0 gets no connections.
+// any scheduler, an endpoint with weight 0 gets no connections.
 func (s Scheduler) SharesByWeight() bool {
 	return s != RoundRobin && s != LeastConn && s != DestinationHash
 }
@@ -42,7 +42,7 @@ func ModeNames() []string { return []string{"auto", "ipvs", "nftables", "iptable
 // Affinity is the rule that keeps a client on its endpoint.
 type Affinity string
 
-// The values of Affinity.
+// These are the values of Affinity.
 const (
 	NoAffinity       Affinity = "none"
 	ClientIPAffinity Affinity = "client_ip"
@@ -54,8 +54,8 @@ func (Affinity) Values() []string { return []string{"none", "client_ip"} }
 // SNAT determines when the node's address replaces the client's in packets to the endpoint.
 type SNAT string
 
-// The values of SNAT. AutoSNAT replaces the address only if replies would otherwise bypass the
-// node.
+// These are the values of SNAT. AutoSNAT replaces the address only if replies would otherwise
+// bypass the node.
 const (
 	AutoSNAT   SNAT = "auto"
 	AlwaysSNAT SNAT = "always"
@@ -82,7 +82,7 @@ func (Forward) Values() []string { return []string{"nat", "dr", "tunnel"} }
 // connection passes this node.
 func (f Forward) Direct() bool { return f == DRForward || f == TunnelForward }
 
-// EndpointHealth selects whether the checks of a service apply to an endpoint.
+// EndpointHealth determines whether a service's checks apply to an endpoint.
 type EndpointHealth string
 
 // NoEndpointHealth excludes an endpoint from checks. The zero value includes it.
@@ -121,7 +121,7 @@ func (NoEndpoints) Values() []string { return []string{"reject", "drop"} }
 // ProxyProtocol is the version of the PROXY header that endpoints receive.
 type ProxyProtocol string
 
-// The versions of the PROXY header.
+// These are the versions of the PROXY header.
 const (
 	NoProxyProtocol ProxyProtocol = "none"
 	ProxyProtocolV1 ProxyProtocol = "v1"
@@ -131,10 +131,11 @@ const (
 // Values lists the possible values.
 func (ProxyProtocol) Values() []string { return []string{"none", "v1", "v2"} }
 
-// SourceAddress is the source address of connections to endpoints in a mode that opens them itself.
+// SourceAddress selects the source address of connections to endpoints, in a mode that opens these
+// connections itself.
 type SourceAddress string
 
-// NodeSource is this node's address, and ClientSource the client's.
+// NodeSource is this node's address. ClientSource is the client's address.
 const (
 	NodeSource   SourceAddress = "node"
 	ClientSource SourceAddress = "client"
@@ -146,7 +147,7 @@ func (SourceAddress) Values() []string { return []string{"node", "client"} }
 // HealthType is a type of health check.
 type HealthType string
 
-// The types of health checks.
+// These are the types of health checks.
 const (
 	TCPHealth   HealthType = "tcp"
 	HTTPHealth  HealthType = "http"
@@ -163,10 +164,10 @@ func (HealthType) Values() []string {
 }
 
 // OnFailure determines whether connections to an endpoint survive when its checks fail. By default,
-// TCP and SCTP connections survive, and UDP flows are cut.
+// TCP and SCTP connections survive, and UDP flows end.
 type OnFailure string
 
-// The values of OnFailure. The zero value means the default.
+// These are the values of OnFailure. The zero value means the default.
 const (
 	KeepOnFailure OnFailure = "keep"
 	CutOnFailure  OnFailure = "cut"
@@ -179,7 +180,7 @@ func (OnFailure) Values() []string { return []string{"keep", "cut"} }
 // all.
 type HealthNeed string
 
-// The values of HealthNeed.
+// These are the values of HealthNeed.
 const (
 	NeedAllHealth HealthNeed = "all"
 	NeedAnyHealth HealthNeed = "any"
@@ -188,10 +189,10 @@ const (
 // Values lists the possible values.
 func (HealthNeed) Values() []string { return []string{"all", "any"} }
 
-// HealthFrom determines whether each node runs the checks for itself, or the fleet shares them.
+// HealthFrom determines whether each node runs the checks itself, or the nodes share the results.
 type HealthFrom string
 
-// The values of HealthFrom.
+// These are the values of HealthFrom.
 const (
 	HealthFromNode  HealthFrom = "node"
 	HealthFromFleet HealthFrom = "fleet"

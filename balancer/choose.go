@@ -17,7 +17,7 @@ type candidate struct {
 	backup     bool
 	health     Verdict
 	ejected    bool
-	percent    int  // share of the weight that its agent requests
+	percent    int  // percentage of the weight that its agent requests
 	overridden bool // an override drains it
 	agentDrain bool // only its agent drains it
 	agentDown  bool // its agent reports it as down
@@ -26,21 +26,22 @@ type candidate struct {
 	unproven   bool // see markUnproven
 }
 
-// eligible reports whether the candidate's own state allows new connections.
+// eligible reports whether the candidate may get new connections.
 func (c *candidate) eligible() bool { return c.State == Active }
 
 // endpointCounts counts the endpoints of a port in one address family. The field all counts the
-// endpoints that may serve here. Of these, healthy counts the endpoints whose checks do not fail,
-// usable counts the healthy endpoints that are not backups, and stopped counts the endpoints that
-// their agents report as down. The other fields count endpoints that may not serve here, by reason:
-// drained by an override, by an agent or by definition, of weight 0, or on another node.
+// endpoints that may serve on this node. Of these, healthy counts the endpoints whose checks do not
+// fail, usable counts the healthy endpoints that are not backups, and stopped counts the endpoints
+// that their agents report as down. The other fields count the endpoints that may not serve on this
+// node by reason: drained by an override, by an agent or by definition, weight 0, or on another
+// node.
 type endpointCounts struct {
 	healthy, usable, all, stopped                       int
 	overridden, byAgent, drained, weightless, elsewhere int
 }
 
 // panics reports whether the healthy share is below the panic threshold. It ignores endpoints that
-// their agents report as down, because that state does not come from a check.
+// their agents report as down, because no check has determined that state.
 func (n endpointCounts) panics(h *Health) bool {
 	return h != nil && 100*n.healthy < h.PanicThreshold*(n.all-n.stopped)
 }
@@ -54,9 +55,9 @@ func (n endpointCounts) tooFew(s *Service) bool {
 // allFailing reports whether endpoints exist and all fail their checks.
 func (n endpointCounts) allFailing() bool { return n.healthy == 0 && n.all > 0 }
 
-// idleReason explains why users' settings exclude every endpoint from new connections. It returns
-// "" if an endpoint may serve, or if there are no endpoints. Endpoints on other nodes are not a
-// reason: with node_only, most nodes have no endpoint.
+// idleReason explains how settings and agents exclude every endpoint from new connections. It
+// returns "" if an endpoint may serve, or if there are no endpoints. Endpoints on other nodes are
+// not a reason: with node_only, most nodes have no endpoint.
 func (n endpointCounts) idleReason() string {
 	if n.all > 0 || n.elsewhere > 0 {
 		return ""
@@ -73,10 +74,10 @@ func (n endpointCounts) idleReason() string {
 	return strings.Join(why, ", ")
 }
 
-// backends returns the backends of port p for a frontend whose own address and port are own. They
-// are the endpoints of the frontend's address family with their states, sorted by address. The
-// result is cached for each port and family. An endpoint at own is omitted because its connections
-// would loop. The bool reports whether there is such an endpoint.
+// backends returns the backends of port p for the frontend at the address and port own. They are
+// the endpoints in the frontend's address family with their states, sorted by address. The result
+// is cached for each port and family. An endpoint at own is omitted because its connections would
+// loop. The bool reports whether there is such an endpoint.
 func (c *serviceInputs) backends(env *Env, p *Port, own netip.AddrPort) (built portBackends, loops bool) {
 	key := portFamily{p, own.Addr().Is4()}
 	built, cached := c.ports[key]
@@ -91,7 +92,6 @@ func (c *serviceInputs) backends(env *Env, p *Port, own netip.AddrPort) (built p
 	return c.buildBackends(env, slices.Delete(c.candidates(p, own.Addr()), at, at+1)), true
 }
 
-// buildBackends decides the state of each candidate, and returns the backends with their counts.
 func (c *serviceInputs) buildBackends(env *Env, candidates []candidate) portBackends {
 	markUnproven(candidates)
 	n := c.countEndpoints(env, candidates)
@@ -125,9 +125,8 @@ func (c *serviceInputs) candidates(p *Port, a netip.Addr) []candidate {
 	return slices.CompactFunc(candidates, func(a, b candidate) bool { return a.Addr == b.Addr })
 }
 
-// markUnproven marks the new candidates of a lookup that are not known to be up while former
-// endpoints of the same lookup still serve. Marked candidates get no new connections and are not
-// counted.
+// markUnproven marks a lookup's new candidates that no check has found up, while endpoints from the
+// lookup's former answer still serve. Marked candidates get no new connections and are not counted.
 func markUnproven(candidates []candidate) {
 	var serving []Lookup
 	for i := range candidates {
@@ -184,10 +183,10 @@ func (c *serviceInputs) countEndpoints(env *Env, candidates []candidate) (n endp
 	return n
 }
 
-// activateAll makes all candidates that may serve here active, even if their checks fail. It is
-// called when the panic threshold applies: either the checks are probably wrong, or the few healthy
-// endpoints would be overloaded. An endpoint that its agent reports as down stays down, because
-// that state does not come from a check.
+// activateAll activates all candidates that may serve on this node, even if their checks fail. It
+// is called when the panic threshold applies, because then either the checks are probably wrong, or
+// the few healthy endpoints would be overloaded. An endpoint that its agent reports as down stays
+// down, because no check has determined that state.
 func activateAll(env *Env, locality Locality, candidates []candidate) {
 	for i := range candidates {
 		k := &candidates[i]
@@ -201,7 +200,6 @@ func activateAll(env *Env, locality Locality, candidates []candidate) {
 	}
 }
 
-// newCandidate returns the candidate for endpoint e at port p, with overrides and health applied.
 func (c *serviceInputs) newCandidate(e *Endpoint, p *Port) candidate {
 	at := netip.AddrPortFrom(e.Address, e.TargetPort(p))
 	target := Target{c.service.Name, at.Addr(), at.Port()}
@@ -244,9 +242,9 @@ func cutsConnections(h *Health, proto Protocol) bool {
 	return h != nil && (h.OnFailure == CutOnFailure || h.OnFailure == "" && proto == UDP)
 }
 
-// OverrideOf returns the override of the endpoint at t, whose port must be set. If the override of
-// exactly t leaves a field unset, the field comes from the override of the whole address. It
-// returns nil if nothing is overridden.
+// OverrideOf returns the override of the endpoint at t, whose port must be set. If the override for
+// exactly t leaves a field unset, the override for all ports of the address supplies the field.
+// OverrideOf returns nil if there is no override.
 func OverrideOf(in *Inputs, t Target) *Override {
 	narrow, wide := in.Overrides.At(t), in.Overrides.At(Target{t.Service, t.Addr, 0})
 	switch {
@@ -261,9 +259,9 @@ func OverrideOf(in *Inputs, t Target) *Override {
 }
 
 // markUnselected sets the state of eligible candidates that get no new connections because of
-// locality, of MinUsable, or of other candidates. NodeOnly is applied before the other rules.
-// PreferNode and PreferZone are applied after them, so a nearby backup remains a backup. If fewer
-// endpoints are usable than MinUsable requires, backups serve instead of them.
+// locality, backup rules or MinUsable. NodeOnly is applied before the other rules. PreferNode and
+// PreferZone are applied after them, so a nearby backup remains a backup. If fewer endpoints are
+// usable than MinUsable requires, backups serve instead of them.
 func markUnselected(env *Env, s *Service, n endpointCounts, candidates []candidate) {
 	locality := s.Locality
 	if locality == NodeOnly {
@@ -287,9 +285,9 @@ func markUnselected(env *Env, s *Service, n endpointCounts, candidates []candida
 	}
 }
 
-// enoughTested reports whether at least half of the eligible candidates, and at least one, are
-// known to be up. Without this rule, the first endpoint that passes its check after the start of a
-// service would get all connections.
+// enoughTested reports whether checks have found at least half of the eligible candidates, and at
+// least one, to be up. Without this rule, the first endpoint that passes its check after the start
+// of a service would get all connections.
 func enoughTested(candidates []candidate) bool {
 	up, unknown := 0, 0
 	for i := range candidates {
@@ -304,8 +302,8 @@ func enoughTested(candidates []candidate) bool {
 	return up > 0 && up >= unknown
 }
 
-// prefer marks eligible candidates that are not near as remote, if another eligible candidate is
-// near.
+// If near returns true for an eligible candidate, prefer marks all other eligible candidates as
+// remote.
 func prefer(candidates []candidate, near func(*candidate) bool) {
 	if anyEligible(candidates, near) {
 		setAside(candidates, Remote, func(c *candidate) bool { return !near(c) })
@@ -332,8 +330,8 @@ func setAside(candidates []candidate, state BackendState, match func(*candidate)
 // withMemory returns f with the ramps and drains in the inputs applied to its backends.
 func withMemory(f *Frontend, in *Inputs) *Frontend { return addDrains(applyRamps(f, in), in) }
 
-// addDrains returns a copy of f with the removed backends that are still draining. If there are
-// none, it returns f.
+// addDrains returns a copy of f that also contains the removed backends that are still draining. If
+// there are no such backends, it returns f.
 func addDrains(f *Frontend, in *Inputs) *Frontend {
 	var removed []Backend
 	for k, d := range onFrontend(in.Drains, f.Key) {
@@ -351,16 +349,16 @@ func addDrains(f *Frontend, in *Inputs) *Frontend {
 }
 
 // EndpointsOf returns the defined, registered and discovered endpoints of a service. If several
-// have the same address and ports, the first has priority: registered endpoints precede defined and
-// discovered endpoints, and endpoints of former answers are last. An endpoint with a host name is
-// replaced by one endpoint for each address of the name.
+// have the same address and ports, registered endpoints have priority over defined endpoints, and
+// defined over discovered endpoints. Endpoints from a lookup's former answer have the lowest
+// priority. An endpoint with a host name is replaced by one endpoint for each address of the name.
 func EndpointsOf(s *Service, in *Inputs) []*Endpoint {
 	all, _ := listEndpoints(s, in)
 	return all
 }
 
-// listEndpoints returns the endpoints of EndpointsOf. The result registered is the number of
-// endpoints at the start of the list that were registered separately from the service.
+// listEndpoints returns the endpoints of EndpointsOf. The first registered endpoints in the list
+// were registered separately from the service.
 func listEndpoints(s *Service, in *Inputs) (all []*Endpoint, registered int) {
 	defined := definedEndpoints(s, in)
 	all = make([]*Endpoint, 0, len(defined))

@@ -140,23 +140,23 @@ func TestHealth(t *testing.T) {
 			problems := problemsOf(balancer.Compile(env, in).Problems.At("web"))
 			said := strings.Contains(problems, "health.panic_threshold: port 80/tcp: ")
 			if wanted := panicked && !strings.Contains(c.want, "draining"); said != wanted {
-				t.Errorf("a problem reports the panic = %v, want %v", said, wanted)
+				t.Errorf("panic reported = %v, want %v", said, wanted)
 			}
 			said = strings.Contains(problems, "no_endpoints: port 80/tcp: all endpoints fail their checks: clients are refused")
 			if wanted := !strings.Contains(c.want, "active") && strings.Contains(c.want, "down"); said != wanted {
-				t.Errorf("a problem reports that all endpoints fail their checks = %v, want %v", said, wanted)
+				t.Errorf("\"all endpoints fail their checks\" reported = %v, want %v", said, wanted)
 			}
 			idle := "endpoints: port 80/tcp: no endpoint accepts new connections: 1 with draining = true, 1 with weight 0"
 			if said, wanted := strings.Contains(problems, idle), c.want == "1:draining/0 2:zero-weight/0"; said != wanted {
-				t.Errorf("a problem reports that no endpoint accepts connections = %v, want %v: %s", said, wanted, problems)
+				t.Errorf("\"no endpoint accepts connections\" reported = %v, want %v: %s", said, wanted, problems)
 			}
 		})
 	}
 }
 
-// TestCutConnections makes the checks of an endpoint fail. The setting on_failure must decide
-// whether the endpoint's connections continue or end. By default, TCP connections must continue and
-// UDP flows must end.
+// TestCutConnections makes an endpoint's checks fail. The setting on_failure must decide whether
+// the endpoint's connections continue or end. By default, TCP connections must continue and UDP
+// flows must end.
 func TestCutConnections(t *testing.T) {
 	for _, c := range []struct {
 		on    balancer.OnFailure
@@ -173,7 +173,7 @@ func TestCutConnections(t *testing.T) {
 		for _, f := range balancer.Compile(plainEnv(), in).Frontends.All() {
 			up, down := f.Backends[0], f.Backends[1]
 			if cut := !down.Until.IsZero() && down.Until.Before(time.Now()); down.State != balancer.Down || cut != c.cut || !up.Until.IsZero() {
-				t.Errorf("on_failure = %q, %s: backends = %+v, want the second backend's connections cut = %t", c.on, c.proto, f.Backends, c.cut)
+				t.Errorf("on_failure = %q, %s: backends = %+v, want second backend with cut connections = %t", c.on, c.proto, f.Backends, c.cut)
 			}
 		}
 	}
@@ -202,8 +202,8 @@ func TestNodePortConflict(t *testing.T) {
 }
 
 // TestHolderKeepsAddress makes several services claim the same address. The service that holds the
-// address must keep it. If no service holds it, the origins, ages and names of the services must
-// decide.
+// address must keep it. If no service holds it, it must go to a service by origin, age and name, in
+// this order.
 func TestHolderKeepsAddress(t *testing.T) {
 	var in balancer.Inputs
 	var c balancer.Compiler
@@ -232,7 +232,7 @@ func TestHolderKeepsAddress(t *testing.T) {
 	}
 	in.Services = in.Services.Delete("web")
 	if got := step(); got != "app" || before.Problems.Len() != 0 {
-		t.Errorf("next holder of the address = %q, want app; services with problems = %d, want 0", got, before.Problems.Len())
+		t.Errorf("next holder = %q, services with problems = %d; want app, 0", got, before.Problems.Len())
 	}
 	// If no service holds the address, a service from a file gets it, otherwise the oldest service
 	// in etcd.
@@ -241,12 +241,12 @@ func TestHolderKeepsAddress(t *testing.T) {
 	in.Services = in.Services.Delete("app")
 	c = balancer.Compiler{}
 	if got := step(); got != "b" {
-		t.Errorf("holder among services from etcd = %q, want b, which is older", got)
+		t.Errorf("holder among services from etcd = %q, want b, the older service", got)
 	}
 	set("z", balancer.Origin{File: "a.toml"})
 	c = balancer.Compiler{}
 	if got := step(); got != "z" {
-		t.Error("holder among services from etcd and a file, want z from the file: ", got)
+		t.Error("services from etcd and a file: want z, from the file, as the holder, got  ", got)
 	}
 }
 
@@ -283,7 +283,7 @@ func TestDrainsEnd(t *testing.T) {
 		}
 	}
 	if !m.NextExpiry().IsZero() {
-		t.Error("NextExpiry() after the end of the last drain, want zero: ", m.NextExpiry())
+		t.Error("NextExpiry() after the last drain, want zero, got ", m.NextExpiry())
 	}
 	// If the service is removed, its drains must also be removed.
 	step(2)
@@ -291,24 +291,24 @@ func TestDrainsEnd(t *testing.T) {
 	in.Services = snap.Map[balancer.Name, *balancer.Service]{}
 	d := c.Next(plainEnv(), in, now)
 	if m.Drains.Len() != 0 || m.Holders.Len() != 0 {
-		t.Error("drains or holders of a removed service remain in the memory, want none")
+		t.Error("the memory still has drains or holders of a removed service")
 	}
 	// The VIP must remain only until its last connections have had time to end.
 	vip := addr("10.96.0.1")
 	if !d.Addresses.Has(vip) || d.Addresses.At(vip) != 0 || d.Frontends.Len() != 0 {
-		t.Error("the VIP of a removed service was removed with the service, want it kept for the drain timeout")
+		t.Error("the removed service's VIP was removed at once, want a drain first")
 	}
 	d = c.Next(plainEnv(), in, now.Add(30*time.Second))
 	if m.DrainingVIPs.Len() != 0 {
-		t.Error("the VIP of a removed service still drains after the drain timeout, want it removed")
+		t.Error("the removed service's VIP still drains after the drain timeout")
 	}
 	if d.Addresses.Has(vip) {
-		t.Error("the VIP of a removed service is still desired after the drain timeout, want it removed")
+		t.Error("the removed service's VIP is still desired after the drain timeout")
 	}
 }
 
-// TestNoEndpoints compiles services without usable endpoints. Each service must be reported once,
-// unless its endpoints are on other hosts.
+// TestNoEndpoints compiles services without usable endpoints. Each must have one problem, unless
+// its endpoints are on other hosts.
 func TestNoEndpoints(t *testing.T) {
 	for want, change := range map[string]func(*balancer.Service){
 		"[service web: endpoints: the service has no endpoints: clients are refused]":   func(s *balancer.Service) { s.Ports = append(s.Ports, balancer.Port{Port: 81, Protocol: balancer.TCP}) },
@@ -326,9 +326,8 @@ func TestNoEndpoints(t *testing.T) {
 	}
 }
 
-// TestMinUsable gives each endpoint a state, which is a letter in a string: u is up, d is down, and
-// b is a backup that is up. If too few endpoints are usable, only backups may serve, except in
-// panic.
+// TestMinUsable gives each endpoint a state by a letter: u is up, d is down, and b is a backup that
+// is up. If too few endpoints are usable, only backups may serve, unless panic_threshold applies.
 func TestMinUsable(t *testing.T) {
 	const refused, backups = "fewer than 2 endpoints are usable (1): clients are refused", "fewer than 2 endpoints are usable (1): backups serve instead"
 	for _, c := range []struct {

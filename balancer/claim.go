@@ -13,7 +13,7 @@ import (
 // its problems.
 type compiledService struct {
 	service   *Service
-	endpoints []*Endpoint  // used on this node
+	endpoints []*Endpoint  // that this node uses
 	claims    []*Frontend  // sorted by key, without duplicates
 	direct    []netip.Addr // VIPs that this host holds silently as their real server
 	problems  []Problem
@@ -111,8 +111,6 @@ func boolToInt(b bool) int {
 	return 0
 }
 
-// claim adds a frontend for port p at key to the claims of the service, and reports problems with
-// its backends.
 func (u *compiledService) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool) {
 	s := u.service
 	backends, back := c.backends(env, p, key.AddrPort())
@@ -139,8 +137,8 @@ func (u *compiledService) claim(env *Env, c *serviceInputs, p *Port, key Key, no
 	u.claims = append(u.claims, f)
 }
 
-// choosesConsistently reports whether another host would forward an established connection to the
-// same endpoint from the same source address. Otherwise the connection would break.
+// choosesConsistently reports whether an established connection survives a move to another host. It
+// does if that host forwards it to the same endpoint from the same source address.
 func (f *Frontend) choosesConsistently() bool {
 	return f.Proto == TCP && !f.Key.Port.IsRange() && f.Forward == NATForward && f.SNAT != AlwaysSNAT && (f.Scheduler == Maglev || f.Scheduler == SourceHash)
 }
@@ -158,8 +156,8 @@ func (u *compiledService) reportLoop(p *Port, key Key) {
 		"Give the endpoint another address or port", key)
 }
 
-// firstNodePort is the lowest node port that a service from etcd may open without permission. Lower
-// ports belong to the host's own programs, such as sshd.
+// firstNodePort is the lowest node port that a service from etcd may open. Lower ports belong to
+// the host's own programs, such as sshd.
 const firstNodePort = 1024
 
 // nodePortAddresses returns the local addresses on which port i of the service opens its node port.
@@ -203,8 +201,8 @@ func (u *compiledService) nodePortAddresses(env *Env, i int) (open []netip.Addr)
 // it would lock operators out.
 const sshPort = 22
 
-// unreservedVIPs returns the VIPs on which the service may claim its port i. It reports all other
-// VIPs.
+// unreservedVIPs returns the elements of vips on which the service may claim its port i. It adds a
+// problem for each of the others.
 func (u *compiledService) unreservedVIPs(env *Env, in *Inputs, i int, vips []netip.Addr) (open []netip.Addr) {
 	p := &u.service.Ports[i]
 	for _, vip := range vips {
@@ -239,12 +237,12 @@ func isOwn(env *Env, in *Inputs, a netip.Addr) bool {
 }
 
 // allowedVIPs returns the VIPs that the service may claim now. It reports the VIPs that the node
-// refuses, and omits VIPs that another program manages but has not added.
+// refuses. It silently omits VIPs that another program manages but has not added.
 func (u *compiledService) allowedVIPs(env *Env, in *Inputs) []netip.Addr {
 	var allowed []netip.Addr
 	for i, vip := range u.service.Addresses() {
 		policy := in.PolicyOf(vip)
-		owned := policy.Hold == HoldOne // another host may hold it now
+		owned := policy.Hold == HoldOne // another host may currently hold vip
 		if why := u.vipRefusal(env, vip, owned); why != "" {
 			u.refuse(Refused, u.service.vipField(i), "%s"+notServed+"%s", vip, why)
 			continue
@@ -261,8 +259,8 @@ func (u *compiledService) allowedVIPs(env *Env, in *Inputs) []netip.Addr {
 	return allowed
 }
 
-// vipField returns the field that defines address i of Addresses. For an allocated address it
-// returns "vips", because the index of its "auto" entry is not known.
+// vipField returns the field that defines address i of Addresses. For an allocated address, it
+// returns "vips", because nothing records which "auto" entry requested it.
 func (s *Service) vipField(i int) string {
 	if i < len(s.VIPs) {
 		return fmt.Sprintf("vips[%d]", i)
@@ -271,7 +269,7 @@ func (s *Service) vipField(i int) string {
 }
 
 // vipRefusal explains why the service may not claim vip. It returns "" if the service may claim
-// vip. The parameter owned reports whether only one host has the address at a time.
+// vip. The parameter owned is true if only one host has the address at a time.
 func (u *compiledService) vipRefusal(env *Env, vip netip.Addr, owned bool) string {
 	if fromEtcd(u.service) {
 		if why := env.refusesVIP(vip, owned); why != "" {
@@ -297,7 +295,6 @@ func (u *compiledService) problem(severity Severity, field, format string, args 
 	return &u.problems[len(u.problems)-1]
 }
 
-// refuse adds an error about a setting that the node does not allow.
 func (u *compiledService) refuse(kind ProblemKind, field, format string, args ...any) {
 	u.problem(SeverityError, field, format, args...).Kind = kind
 }
@@ -324,7 +321,6 @@ func (u *compiledService) reportUntrusted(env *Env) {
 	}
 }
 
-// reportIneffective reports settings that have no effect in any mode.
 func (u *compiledService) reportIneffective() {
 	s := u.service
 	if s.Health != nil && s.Health.From == HealthFromFleet && !fromEtcd(s) {
@@ -338,8 +334,8 @@ func (u *compiledService) reportIneffective() {
 	}
 }
 
-// reportTooFewHealthy adds a warning if too few endpoints of a port are healthy, or if none may
-// serve. Equal warnings for several VIPs are added only once.
+// reportTooFewHealthy adds a warning if a port has too few healthy endpoints, or none that may
+// serve. It adds equal warnings for several VIPs only once.
 func (u *compiledService) reportTooFewHealthy(p *Port, vip netip.Addr, n endpointCounts) {
 	s := u.service
 	problem := Problem{Port: s.PortWords(p, vip)}
@@ -414,7 +410,6 @@ func (u *compiledService) reportUnallocated() {
 	}
 }
 
-// joinWords joins words with commas, for messages.
 func joinWords[T ~string](words []T) string {
 	texts := make([]string, len(words))
 	for i, w := range words {

@@ -40,7 +40,7 @@ func TestAdjustClock(t *testing.T) {
 		}
 	}
 	if drained < 100 || ramped < 100 {
-		t.Errorf("drains = %d and ramps = %d, want at least 100 of each", drained, ramped)
+		t.Errorf("drains = %d, ramps = %d; want at least 100 each", drained, ramped)
 	}
 }
 
@@ -67,7 +67,7 @@ func TestRampWithSteppedClock(t *testing.T) {
 		}
 		want(t, fmt.Sprint("after years: ", int(years)), r.after(years*365*24*time.Hour), then)
 		if ramps := r.memory.Ramps.Len(); (ramps > 0) != (years < 0) {
-			t.Errorf("clock set by %d years: ramps = %d, want a ramp = %t", years, ramps, years < 0)
+			t.Errorf("clock set by %d years: ramps = %d, want a ramp only if the clock was set back: %t", years, ramps, years < 0)
 		}
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Compiler compiles a sequence of states. Each call processes only the differences, and passes its
-// memory to the next call. The zero value is ready, and its first call compiles everything. Only
-// one goroutine may use it.
+// Compiler compiles a sequence of states. Each call to Next processes only the differences, and
+// passes its memory to the next call. The zero value is ready, and its first call compiles
+// everything. Only one goroutine may use it.
 //
 // Goals, and how each is met:
 //  1. The result equals the result of Compile, the specification, with the same memory. A test
@@ -23,7 +23,7 @@ import (
 //     are resolved again, and only services that claim these keys get new problems.
 //  3. Equal results keep their pointers, so later comparisons find no difference.
 type Compiler struct {
-	// Memory is the state that each Next passes to the next call.
+	// Memory is the state that each call to Next passes to the next call.
 	Memory Memory
 
 	env       Env
@@ -36,22 +36,22 @@ type Compiler struct {
 
 // work is the set of objects that one call of Next must recompile.
 type work struct {
-	services  map[Name]bool       // compile again
-	keys      map[Key]bool        // resolve again
-	addresses map[netip.Addr]bool // count again
-	problems  map[Name]bool       // publish problems again
-	vipStates map[netip.Addr]bool // decide again
+	services  map[Name]bool       // recompile
+	keys      map[Key]bool        // decide again which service holds them
+	addresses map[netip.Addr]bool // recount their frontends
+	problems  map[Name]bool       // publish their problems again
+	vipStates map[netip.Addr]bool // decide their states again
 }
 
-// maxRounds limits the rounds of one Next, in case two results alternate forever.
+// maxRounds limits how often one call to Next compiles, in case two results alternate forever.
 const maxRounds = 8
 
-// Next compiles env and in at the time now. It ignores the memory in the given inputs and the
-// NodePortAddresses in env, and computes both itself, because they follow from the compiled state.
+// Next compiles env and in at the time now. It ignores the memory in the inputs and the
+// NodePortAddresses in env. Both follow from the compiled state, so Next computes them itself.
 // Equal values keep their pointers.
 //
 // The result affects its own inputs: it starts and ends drains, and a VIP prevents node ports at
-// its address. Next therefore compiles again until nothing changes, which usually takes two rounds.
+// its address. Next therefore recompiles until nothing changes, usually twice.
 func (c *Compiler) Next(env Env, in Inputs, now time.Time) Desired {
 	before := c.out
 	c.Memory = c.Memory.Expire(now)
@@ -66,8 +66,8 @@ func (c *Compiler) Next(env Env, in Inputs, now time.Time) Desired {
 	return c.out
 }
 
-// nodePortAddresses returns the node's own addresses that are not VIPs. If all addresses of a
-// family are VIPs, it returns all of them.
+// nodePortAddresses returns the node's own addresses that are not VIPs. If all of a family's
+// addresses are VIPs, it returns all of them.
 func nodePortAddresses(own []netip.Addr, vips snap.Map[netip.Addr, int]) []netip.Addr {
 	var open []netip.Addr
 	for _, v4 := range []bool{true, false} {
@@ -108,8 +108,7 @@ func (c *Compiler) compile(env Env, in Inputs) Desired {
 }
 
 // markEnvChanges marks the services that a change to the environment affects. Containers and DHCP
-// leases change the addresses of hosts often, so a changed address marks only the services that use
-// it.
+// leases often change hosts' addresses, so a changed address marks only the services that use it.
 func (c *Compiler) markEnvChanges(w *work, env *Env, in *Inputs) {
 	if env.Standby != c.env.Standby {
 		for a := range c.out.VIPStates.Keys() {
@@ -169,7 +168,7 @@ func mark[K snap.Ordered[K], V comparable, M comparable](marks map[M]bool, befor
 	}
 }
 
-// recompile compiles one service again, and marks the keys of its old and new claims.
+// recompile compiles a service, and marks the keys of its old and new claims.
 func (c *Compiler) recompile(name Name, w *work) {
 	old := c.compiled[name]
 	if old != nil {
@@ -223,7 +222,7 @@ func (c *Compiler) resolveAll(w *work) {
 	}
 }
 
-// markOverlapping adds the claimed ranges that share a port with key to ranges.
+// markOverlapping adds to ranges each claimed range that shares a port with key.
 func (c *Compiler) markOverlapping(ranges map[Key]bool, key Key) {
 	for _, r := range c.claimants.ranges[key.Addr] {
 		if r.Proto == key.Proto && r.Port.Overlaps(key.Port) {
@@ -260,15 +259,15 @@ func (c *Compiler) resolve(key Key, w *work) {
 	i, _ := slices.BinarySearchFunc(u.claims, key, func(f *Frontend, k Key) int { return f.Key.Compare(k) })
 	f := withForeign(withMemory(u.claims[i], &c.in), u, c.neighbours(key.Addr)).withOpen(c.out.Frontends)
 	if old != nil && !f.NodePort {
-		f = f.withWithdrawn(old.Withdrawn) // until updateVIPState
+		f = f.withWithdrawn(old.Withdrawn) // until updateVIPState decides
 	}
 	if !f.Equal(old) {
 		c.publish(key, old, f, w)
 	}
 }
 
-// publish replaces old, the frontend at key, with next, and updates the VIP's number of frontends.
-// Either frontend may be nil.
+// publish replaces the frontend old at key with next, and updates the number of frontends on the
+// VIP. Either frontend may be nil.
 func (c *Compiler) publish(key Key, old, next *Frontend, w *work) {
 	if next == nil {
 		c.out.Frontends = c.out.Frontends.Delete(key)
@@ -277,7 +276,7 @@ func (c *Compiler) publish(key Key, old, next *Frontend, w *work) {
 	}
 	kept := old != nil && next != nil && old.NodePort == next.NodePort
 	if !kept || old.Service != next.Service {
-		for _, name := range c.index.At(key.Addr) { // the service may have an endpoint there
+		for _, name := range c.index.At(key.Addr) { // the service may have an endpoint at the VIP
 			w.problems[name] = true
 		}
 	}
@@ -303,7 +302,6 @@ func (c *Compiler) addFrontends(a netip.Addr, delta int) {
 	c.out.Addresses = c.out.Addresses.Set(a, n)
 }
 
-// updateProblems publishes the current problems of one service.
 func (c *Compiler) updateProblems(name Name) {
 	u := c.compiled[name]
 	if u == nil {

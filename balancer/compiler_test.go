@@ -10,8 +10,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestNextEqualsCompile runs random histories. The incremental compiler must return the same result
-// as a compilation from scratch, and must reuse the pointers of values that do not change.
+// TestNextEqualsCompile applies random sequences of changes. The incremental compiler must return
+// the same result as a compilation from scratch, and must reuse the pointers of values that do not
+// change.
 func TestNextEqualsCompile(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 1000)) {
 		h := newHistory(seed)
@@ -27,7 +28,7 @@ func TestNextEqualsCompile(t *testing.T) {
 			}
 			for k, change := range snap.Diff(before.Frontends, got.Frontends) {
 				if change.HadOld && change.HasNew && change.Old.Equal(change.New) {
-					t.Fatalf("seed %d, step %d: frontend %s has a new pointer although it is unchanged, want the same pointer", seed, i, k)
+					t.Fatalf("seed %d, step %d: unchanged frontend %s: got a new pointer, want the previous pointer", seed, i, k)
 				}
 			}
 			h.remember(before, got)
@@ -36,8 +37,8 @@ func TestNextEqualsCompile(t *testing.T) {
 	}
 }
 
-// TestNextSettles runs random histories. Compiling from scratch with the memory that Next leaves
-// behind must return Next's result.
+// TestNextSettles applies random sequences of changes. Compiling from scratch with the memory that
+// Next leaves behind must return Next's result.
 func TestNextSettles(t *testing.T) {
 	for seed := range uint64(wait.Soak(50, 1000)) {
 		h := newHistory(seed)
@@ -54,8 +55,8 @@ func TestNextSettles(t *testing.T) {
 	}
 }
 
-// TestOrderDoesNotMatter makes the same inputs by two sequences of changes. The results must be
-// equal.
+// TestOrderDoesNotMatter builds the same inputs through two sequences of changes. The results must
+// be equal.
 func TestOrderDoesNotMatter(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 1000)) {
 		h := newHistory(seed)
@@ -86,7 +87,6 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	}
 }
 
-// manyServices returns the inputs for n services, each with one VIP, one port and e endpoints.
 func manyServices(n, e int) balancer.Inputs {
 	var in balancer.Inputs
 	for i := range n {
@@ -117,7 +117,8 @@ func plainEnv() balancer.Env {
 	}}
 }
 
-// TestOneServiceOneKey changes one of many services. Only the frontend of this service may change.
+// TestOneServiceOneKey changes one of many services. Only the changed service's frontend may
+// change.
 func TestOneServiceOneKey(t *testing.T) {
 	for _, n := range []int{10, 1000, 10000} {
 		in := manyServices(n, 3)
@@ -225,7 +226,7 @@ func TestNodePortAddresses(t *testing.T) {
 			vips = vips.Set(v, 1)
 		}
 		if got := balancer.NodePortAddresses(x.own, vips); fmt.Sprint(got) != fmt.Sprint(x.want) {
-			t.Errorf("own %v, VIPs %v: addresses of node ports = %v, want %v", x.own, x.vips, got, x.want)
+			t.Errorf("own %v, VIPs %v: node port addresses = %v, want %v", x.own, x.vips, got, x.want)
 		}
 	}
 }

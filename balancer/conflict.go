@@ -7,26 +7,27 @@ import (
 	"slices"
 )
 
-// maxRivals is the maximum number of rivals that are reported for one claim of a service. Otherwise
-// n services with the same address and port would report n*n/2 problems.
+// maxRivals is the maximum number of rivals (services with the same claim) that are reported for
+// each claim. Otherwise n services with the same address and port would report n*n/2 problems.
 const maxRivals = 8
 
-// ClaimConflict is a claim of a changed service that another service also has.
+// ClaimConflict is a conflict between a changed service and another service that claims the same
+// key.
 type ClaimConflict struct {
 	Service *Service
-	// Key is the claim. A node port has no address, and an address that a pool gave to Rival has no
-	// port.
+	// Key is what both services claim. It has no address for a node port, and no port for an
+	// address that a pool gave to Rival.
 	Key   Key
 	Field string
 	Rival *Service
-	// More is the number of further rivals. It is set on the last conflict of a claim.
+	// More is the number of rivals beyond maxRivals. It is set only in the last conflict about Key.
 	More int
 	// New reports whether the change causes the conflict.
 	New bool
 }
 
 // Problem describes the conflict. It is an error if the change causes the conflict, and a warning
-// if the conflict existed before.
+// if the conflict already existed.
 func (c ClaimConflict) Problem() Problem {
 	p := Problem{Severity: SeverityError, Origin: c.Service.Origin.At(c.Field), Service: c.Service.Name, Field: c.Field, Kind: Held}
 	claim := c.Key.String()
@@ -51,11 +52,11 @@ func (c ClaimConflict) Problem() Problem {
 	return p
 }
 
-// claimHolders lists the services that have a claim after a change. The services in old had it
-// before, and the services in added get it by the change.
+// claimHolders lists the services with a certain claim after a change. The services in old already
+// had the claim, and the services in added gain it through the change.
 type claimHolders struct{ old, added []Name }
 
-// ClaimConflicts returns the claims that several services would have after a change, sorted by
+// ClaimConflicts returns the conflicts between claims that would exist after a change, sorted by
 // service and key. The map changed contains the new definition of each changed service, or nil for
 // a removed service. Each conflict is reported once, for the service that causes it.
 func ClaimConflicts(before, changed map[Name]*Service) (all []ClaimConflict) {
@@ -106,7 +107,7 @@ func ClaimConflicts(before, changed map[Name]*Service) (all []ClaimConflict) {
 	return all
 }
 
-// holdersOf returns the services with a claim to key, or to a range that conflicts with it.
+// holdersOf returns the services that claim key, or a range that conflicts with key.
 func holdersOf(key Key, holders map[Key]claimHolders) claimHolders {
 	all := holders[key]
 	if !key.Port.IsRange() {
@@ -135,7 +136,7 @@ func pooledConflicts(before, s *Service, given map[netip.Addr]*Service) (all []C
 	return all
 }
 
-// rivals returns the rivals to report for the claim of a service, the number of further rivals, and
+// rivals returns the rivals to report for a service's claim, the number of other rivals, and
 // whether the change added the claim. A new claim conflicts with all older claims and with earlier
 // new claims. An old claim conflicts only with old claims.
 func (c claimHolders) rivals(name Name) (rivals []Name, more int, isNew bool) {

@@ -57,7 +57,7 @@ func TestClaimConflictsLaw(t *testing.T) {
 						text, times = contestText(a, b, key, true), 1
 					}
 					if named[text] > times {
-						t.Fatalf("seed %d: conflict %s is reported %d times, want at most %d", seed, text, named[text], times)
+						t.Fatalf("seed %d: conflict %s: reports = %d, want at most %d", seed, text, named[text], times)
 					}
 					delete(named, text)
 					want[contestText("", "", key, isNew)] += times
@@ -65,16 +65,16 @@ func TestClaimConflictsLaw(t *testing.T) {
 			}
 		}
 		if len(named) > 0 {
-			t.Fatalf("seed %d: conflicts reported although the services do not conflict: %v", seed, named)
+			t.Fatalf("seed %d: reported conflicts between services without a conflict: %v", seed, named)
 		}
 		if !maps.Equal(got, want) {
-			t.Fatalf("seed %d: rivals of each claim =\n%v\nwant\n%v", seed, got, want)
+			t.Fatalf("seed %d: rivals per claim =\n%v\nwant\n%v", seed, got, want)
 		}
 	}
 }
 
-// texts returns the number of reports of each conflict (named), and the number of rivals of each
-// claim, including unnamed rivals (total).
+// texts counts how often each conflict is reported (named), and the rivals of each claim, including
+// unnamed rivals (total).
 func texts(t *testing.T, all []ClaimConflict) (named, total map[string]int) {
 	t.Helper()
 	named, total = map[string]int{}, map[string]int{}
@@ -85,7 +85,7 @@ func texts(t *testing.T, all []ClaimConflict) (named, total map[string]int) {
 		of[claim]++
 		if p.Kind != Held || of[claim] > maxRivals || c.More > 0 && of[claim] != maxRivals ||
 			strings.Contains(p.Text, fmt.Sprint(" and ", c.More, " more")) != (c.More > 0) {
-			t.Fatalf("%v: kind = %q, want %q; named rivals of the claim so far = %d, want at most %d; further rivals = %d, which only the last problem may count", p, p.Kind, Held, of[claim], maxRivals, c.More)
+			t.Fatalf("%v: kind = %q, want %q; named rivals so far = %d, want at most %d; unnamed rivals = %d, want 0 in all but the last problem", p, p.Kind, Held, of[claim], maxRivals, c.More)
 		}
 		named[contestText(c.Service.Name, c.Rival.Name, c.Key, c.New)]++
 		total[contestText("", "", c.Key, c.New)] += 1 + c.More
@@ -97,8 +97,6 @@ func contestText(a, b Name, key Key, isNew bool) string {
 	return fmt.Sprint(min(a, b), " and ", max(a, b), " at ", key.Addr, " ", key.Port, "/", key.Proto, ", new: ", isNew)
 }
 
-// conflictingService returns a random service. There are only a few possible addresses and ports,
-// so such services often conflict.
 func conflictingService(r *rand.Rand, name Name) *Service {
 	s := &Service{Name: name}
 	address := func() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(3))}) }
@@ -117,8 +115,8 @@ func conflictingService(r *rand.Rand, name Name) *Service {
 }
 
 // TestClaimConflictsOfPoolAddress adds an address to a definition after a pool has given the
-// address to another service. This must be a conflict, unless the definition had the address
-// before.
+// address to another service. The change must be a conflict, unless the definition already
+// contained the address.
 func TestClaimConflictsOfPoolAddress(t *testing.T) {
 	vip := netip.MustParseAddr("10.99.0.1")
 	holder, thief := &Service{Name: "holder", Allocated: []netip.Addr{vip}}, &Service{Name: "thief", VIPs: []netip.Addr{vip}}
