@@ -17,8 +17,8 @@ import (
 // of the nearest enclosing table. With a nil Locator, fields have no origins.
 type Locator func(path string) Origin
 
-// DecodeService decodes the table of a service. Fields that it does not set have the value in
-// defaults (the table [defaults]), or otherwise the program's default. The parameter unknown is the
+// DecodeService decodes the table of a service. A field that the table does not set has its value
+// from defaults (the table [defaults]), or otherwise vipd's default. The parameter unknown is the
 // severity of unknown fields: SeverityError for files, and SeverityWarning for etcd, because a
 // newer version may have written them.
 //
@@ -87,11 +87,11 @@ func DecodeEndpoint(service Name, fields map[string]any, where Locator, unknown 
 }
 
 // ownFields are the fields that [defaults] can't set, because each service has its own value, or
-// because the default is set in another table.
+// because another table sets the default.
 func ownFields() []string { return []string{"vips", "ports", "endpoints", "discover", "access_log"} }
 
 // inheritedFields returns the defaults that apply to a service with these fields. A field that is
-// null in JSON is treated as set to the program's default.
+// null in JSON is treated as set to vipd's default.
 func inheritedFields(fields, defaults map[string]any) map[string]any {
 	if len(defaults) == 0 {
 		return nil
@@ -105,7 +105,8 @@ func inheritedFields(fields, defaults map[string]any) map[string]any {
 	return out
 }
 
-// serviceTable is a service as users write it in a table, where some fields have another type.
+// serviceTable is the form in which users write a service. Some of its fields have other types than
+// in Service.
 type serviceTable struct {
 	VIPs      []vipEntry      `toml:"vips"`
 	Endpoints []endpointTable `toml:"endpoints"`
@@ -116,16 +117,16 @@ type serviceTable struct {
 // healthTables are the checks of a service. A single check may be written without a list.
 type healthTables []Health
 
-// AllowsSingle marks a list that package decode also accepts as a single element.
+// AllowsSingle marks a list for which package decode also accepts a single element.
 func (healthTables) AllowsSingle() {}
 
-// endpointTable is an endpoint as users write it in a table, where the address has another type.
+// endpointTable is the form in which users write an endpoint. Its address has another type than in
+// Endpoint.
 type endpointTable struct {
 	Host hostEntry `toml:"address"`
 	Endpoint
 }
 
-// endpoint returns the endpoint with its address or host name.
 func (d *endpointTable) endpoint() Endpoint {
 	e := d.Endpoint
 	e.Address, e.Name = d.Host.addr, d.Host.name
@@ -134,7 +135,7 @@ func (d *endpointTable) endpoint() Endpoint {
 
 // vipEntry is an entry of vips: an address, or a request for an address from a pool.
 type vipEntry struct {
-	addr netip.Addr // invalid for a request
+	addr netip.Addr // not valid for a request
 	pool string     // the pool of a request; "" is the default pool
 }
 
@@ -172,7 +173,7 @@ func (v vipEntry) MarshalText() ([]byte, error) {
 
 const defaultConnectTimeout = time.Second
 
-// newServiceTable returns a service with the program's defaults.
+// newServiceTable returns a service with vipd's defaults.
 func newServiceTable() *serviceTable {
 	return &serviceTable{Service: Service{
 		Policy: Policy{
@@ -236,25 +237,23 @@ func (d *serviceTable) fillDerived() {
 	}
 }
 
-// The defaults of HTTP checks.
+// These are the defaults for HTTP checks.
 const (
 	defaultHealthStatus = "200-399"
 	defaultHealthMethod = "GET"
 	defaultHealthPath   = "/"
 )
 
-// The minimum fast_interval, and the minimum timeout of a check.
+// These are the minimum values of fast_interval and timeout.
 const (
 	minFastInterval = 100 * time.Millisecond
 	minTimeout      = time.Millisecond
 )
 
-// defaultFastInterval returns a quarter of interval, but not less than the minimum.
 func defaultFastInterval(interval time.Duration) time.Duration {
 	return min(interval, max(interval/4, minFastInterval))
 }
 
-// defaultTimeout returns one second, or half of interval if that is shorter.
 func defaultTimeout(interval time.Duration) time.Duration {
 	return min(time.Second, interval/2)
 }

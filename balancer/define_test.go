@@ -55,13 +55,12 @@ const (
 )
 
 type wrong struct {
-	name     string // name of the service; "" means web
+	name     string // "" means web
 	fields   string // the definition, without the outer braces
 	defaults string
 	want     []string
 }
 
-// checkWrong decodes each definition, and compares all problems with the wanted problems.
 func checkWrong(t *testing.T, cases []wrong) {
 	t.Helper()
 	for _, c := range cases {
@@ -91,7 +90,8 @@ func checkWrong(t *testing.T, cases []wrong) {
 	}
 }
 
-// TestDefaults decodes a minimal service, and a service with checks. All defaults must be set.
+// TestDefaults decodes a minimal service, and a service with checks. All default values must be
+// set.
 func TestDefaults(t *testing.T) {
 	origin := balancer.Origin{File: "a.toml", Line: 1}
 	where := func(string) balancer.Origin { return origin }
@@ -124,7 +124,7 @@ func TestDefaults(t *testing.T) {
 	}
 	got, problems = balancer.DecodeService("web", fromJSON(t, "{"+fields+`, "health": {"type": "tcp", "interval": "1s"}}`), nil, where, "")
 	if len(problems) > 0 || got.Health.Timeout != 500*time.Millisecond {
-		t.Errorf("default timeout for an interval of 1 s = %s, problems = %q, want half of the interval and no problems", got.Health.Timeout, problems)
+		t.Errorf("interval 1 s: default timeout = %s, problems = %q; want 500ms and no problems", got.Health.Timeout, problems)
 	}
 }
 
@@ -173,12 +173,12 @@ func TestCheckDefaults(t *testing.T) {
 		t.Error(cmp.Diff(want, got))
 	}
 	if problems := balancer.CheckDefaults(fromJSON(t, `{"proxy_protocol": "v2", "affinity_timeout": "1h"}`), nil); len(problems) > 0 {
-		t.Errorf("problems of defaults = %q, want none", lines(problems))
+		t.Errorf("problems in the defaults = %q, want none", lines(problems))
 	}
 }
 
-// TestUnknownFields decodes fields that only a newer version knows. In etcd, they must only cause
-// warnings.
+// TestUnknownFields decodes definitions with fields that only a newer version knows. In etcd, such
+// fields must only cause warnings.
 func TestUnknownFields(t *testing.T) {
 	where := func(string) balancer.Origin { return balancer.Origin{Key: "/vipd/services/web", Revision: 7} }
 	s, problems := balancer.DecodeService("web", fromJSON(t, "{"+web+`, "quic": true, "endpoints": [{"address": "10.0.0.1", "rack": 4}]}`), nil, where, balancer.SeverityWarning)
@@ -199,7 +199,7 @@ func TestDecodeEndpoint(t *testing.T) {
 		t.Errorf("decoded endpoint = %+v, problems = %q; want %+v", e, lines(problems), want)
 	}
 	if back, problems := balancer.DecodeEndpoint("web", balancer.EncodeEndpoint(e), nil, ""); !reflect.DeepEqual(back, e) {
-		t.Errorf("endpoint encoded and decoded again = %+v, problems = %q; want %+v", back, lines(problems), e)
+		t.Errorf("after encoding and decoding: endpoint = %+v, problems = %q; want %+v", back, lines(problems), e)
 	}
 	e, problems = balancer.DecodeEndpoint("web", fromJSON(t, `{"weight": 70000, "adress": "10.0.0.1"}`), where, balancer.SeverityWarning)
 	lost := []string{

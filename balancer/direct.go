@@ -12,8 +12,8 @@ func (u *compiledService) isRealServer(env *Env) bool {
 		slices.ContainsFunc(u.endpoints, func(e *Endpoint) bool { return slices.Contains(env.Local, e.Address) })
 }
 
-// holdDirect adds to u.direct the VIPs that this host holds as a real server. It reports and
-// returns the other VIPs, which this host may own as their gateway.
+// holdDirect adds to u.direct the VIPs that this host holds as a real server. It returns the other
+// VIPs, and adds a warning about them. This host may own these VIPs as their gateway.
 func (u *compiledService) holdDirect(env *Env, in *Inputs, vips []netip.Addr) (others []netip.Addr) {
 	for _, vip := range vips {
 		if env.MayOwn && in.PolicyOf(vip).Hold == HoldOne {

@@ -43,10 +43,10 @@ func TestRealServer(t *testing.T) {
 			}
 			d := Compile(test.env, in)
 			if got := d.Direct.At(vip) == "web"; got != test.direct {
-				t.Errorf("VIP is held without ARP answers = %v, want %v", got, test.direct)
+				t.Errorf("holds the VIP without answering ARP = %v, want %v", got, test.direct)
 			}
 			if got := d.Frontends.Len(); (got == 0) != test.direct {
-				t.Errorf("frontends = %d, want none on a real server and some elsewhere", got)
+				t.Errorf("frontends = %d, want none if the VIP is held as a real server, otherwise at least one", got)
 			}
 			warned := false
 			if p := d.Problems.At("web"); p != nil {
@@ -55,7 +55,7 @@ func TestRealServer(t *testing.T) {
 				}
 			}
 			if warned != test.warned {
-				t.Errorf("warned that the VIP is not held for direct routing = %v, want %v", warned, test.warned)
+				t.Errorf("warning that the VIP is not held for direct routing = %v, want %v", warned, test.warned)
 			}
 		})
 	}

@@ -11,8 +11,8 @@
 // family, health, and which of two services gets a contested address. Compiler works only on the
 // differences.
 //
-// The package does no I/O and reads no clock. State that survives a compilation is an input (see
-// [Memory]): drains, and the holders of contested addresses.
+// The package does no I/O and reads no clock. State that outlives a compilation, such as drains and
+// the holders of contested addresses, is an input (see [Memory]).
 //
 // Published values are immutable: goroutines share them by pointer, and replace them instead of
 // changing them.

@@ -12,33 +12,33 @@ import (
 // attempts failed. Its times are in UTC without a monotonic reading, so ejections can be compared
 // with ==.
 type Ejection struct {
-	// Since is the start, and Until is the latest end.
+	// Since is when the ejection started, and Until is when it ends at the latest.
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"`
 	// Count is the number of recent ejections of the endpoint, including this one.
 	Count int `json:"count"`
-	// Cause is the reason, as text.
+	// Cause is the reason, for messages.
 	Cause string `json:"cause"`
 }
 
-// markEjected marks the ejected candidates if other candidates are usable. Otherwise the ejected
-// candidates are used, because they may answer.
+// markEjected marks the ejected candidates if other candidates are usable. If none are, the ejected
+// candidates remain in use, because they may still answer.
 func markEjected(candidates []candidate) {
 	if anyEligible(candidates, func(c *candidate) bool { return !c.ejected }) {
 		setAside(candidates, Ejected, func(c *candidate) bool { return c.ejected })
 	}
 }
 
-// EjectionBudget limits how many endpoints may be ejected, so enough are left to serve. The first
-// call for a service visits its endpoints, and later calls only visit changed ejections. It is
-// valid for one set of inputs, and only one goroutine at a time may use it.
+// EjectionBudget limits how many endpoints may be ejected, so enough remain to serve. The first
+// call for a service visits its endpoints, and later calls only visit changed ejections. A budget
+// is valid for one set of inputs, and only one goroutine at a time may use it.
 type EjectionBudget struct {
 	env      Env
-	in       Inputs // the shares include its ejections
+	in       Inputs // shares already count the ejections in it
 	services map[Name]endpointShares
 }
 
-// endpointShares maps the address of each endpoint to its shares of connections, one per port. An
+// endpointShares maps each endpoint's address to its shares of connections, one per port. An
 // endpoint that can't serve has no share.
 type endpointShares map[netip.AddrPort][]endpointShare
 
@@ -47,11 +47,12 @@ type endpointShare struct {
 	down bool // its checks fail, so an ejection changes nothing
 }
 
-// portShare counts the endpoints of one port and family. The field usable counts the endpoints that
-// could serve, and out counts the ejected or failed endpoints among them.
+// portShare counts the endpoints of one port and address family. The field usable counts the
+// endpoints that could serve, and out counts how many of these are ejected or down.
 type portShare struct{ usable, out int }
 
-// NewEjectionBudget returns the budget for services compiled from env and in.
+// NewEjectionBudget returns the ejection budget for the services in in on the node that env
+// describes.
 func NewEjectionBudget(env *Env, in *Inputs) *EjectionBudget {
 	return &EjectionBudget{env: *env, in: *in, services: map[Name]endpointShares{}}
 }
@@ -64,11 +65,11 @@ func (r *EjectionBudget) Has(t Target) bool {
 
 // Remaining returns how many more of the endpoints that share connections with t may be ejected.
 // The port of t must be set. Up to half of these endpoints may be ejected or down. Only endpoints
-// of the same family that could serve here count: they are not draining, have a weight, and are on
-// this node if locality requires this.
+// of the same family that could serve on this node count: they are not draining, their weight is
+// not 0, and they are on this node if locality requires that.
 //
 // The result is negative if too many endpoints are ejected, because others have failed or were
-// removed. If t serves several ports, the result is the smallest of all ports. If t could not
+// removed. If t serves several ports, the result is the minimum over these ports. If t could not
 // serve, the result is 0.
 func (r *EjectionBudget) Remaining(t Target, ejected snap.Map[Target, Ejection]) int {
 	for t, c := range snap.Diff(r.in.Ejected, ejected) {
@@ -102,7 +103,6 @@ func (s endpointShare) setEjected(ejected bool) {
 	}
 }
 
-// shares returns the shares of a service. It returns nil if the service does not exist.
 func (r *EjectionBudget) shares(name Name) endpointShares {
 	all, cached := r.services[name]
 	service, ok := r.in.Services.Get(name)
@@ -120,7 +120,6 @@ func (r *EjectionBudget) shares(name Name) endpointShares {
 	return all
 }
 
-// add adds the shares of the candidates of one port and family.
 func (all endpointShares) add(node string, locality Locality, candidates []candidate) {
 	port := &portShare{}
 	for i := range candidates {

@@ -10,9 +10,9 @@ import (
 	"vipd/balancer"
 )
 
-// TestEjection gives each endpoint a state, which is a letter in a string: u is up, d is down, ? is
-// unknown, e is up and ejected, and x is down and ejected. An ejected endpoint may serve only if no
-// other endpoint can.
+// TestEjection gives each endpoint a state by a letter: u is up, d is down, ? is unknown, e is up
+// and ejected, and x is down and ejected. An ejected endpoint may serve only if no other endpoint
+// can.
 func TestEjection(t *testing.T) {
 	backup := func(i int) func(*balancer.Service) {
 		return func(s *balancer.Service) { s.Endpoints[i].Backup = true }
@@ -83,7 +83,7 @@ func TestEjection(t *testing.T) {
 	}
 }
 
-// TestEjectionServes ejects random endpoints. A frontend must serve exactly if it would serve
+// TestEjectionServes ejects random endpoints. A frontend must serve if and only if it would serve
 // without ejections.
 func TestEjectionServes(t *testing.T) {
 	for seed := range uint64(300) {
@@ -96,7 +96,7 @@ func TestEjectionServes(t *testing.T) {
 		plain, got := balancer.Compile(h.env, without), balancer.Compile(h.env, h.in)
 		for k, f := range plain.Frontends.All() {
 			if f.Serves() != got.Frontends.At(k).Serves() {
-				t.Fatalf("seed %d: Serves() of %s differs with and without the ejections %v, want no difference:\nwith %+v\nwithout %+v", seed, k, h.in.Ejected, got.Frontends.At(k), f)
+				t.Fatalf("seed %d: frontend %s: the ejections %v change Serves():\nwith %+v\nwithout %+v", seed, k, h.in.Ejected, got.Frontends.At(k), f)
 			}
 		}
 	}
@@ -121,7 +121,7 @@ func TestEjectionBudget(t *testing.T) {
 			}
 			room := rooms.Remaining(at, h.in.Ejected)
 			if want := balancer.NewEjectionBudget(&h.env, &h.in).Remaining(at, h.in.Ejected); room != want {
-				t.Fatalf("seed %d: with %v ejected, remaining budget = %d for %s, want %d", seed, h.in.Ejected, room, at, want)
+				t.Fatalf("seed %d: ejected %v: Remaining = %d for %s, want %d", seed, h.in.Ejected, room, at, want)
 			}
 			if h.in.Ejected.Has(at) && step%2 == 0 {
 				h.in.Ejected = h.in.Ejected.Delete(at)
@@ -133,7 +133,7 @@ func TestEjectionBudget(t *testing.T) {
 			h.in.Ejected = h.in.Ejected.Set(at, balancer.Ejection{Count: 1})
 			for k, f := range balancer.Compile(h.env, h.in).Frontends.All() {
 				if able, out, down := counted(h, f); f.Service == at.Service && out > max(able/2, down) {
-					t.Fatalf("seed %d: after %s was ejected, %d of %d backends of %s are ejected or down, want at most half or those that are down: %+v", seed, at, out, able, k, f.Backends)
+					t.Fatalf("seed %d: after ejecting %s, %d of %d backends of %s are ejected or down, want at most half, or only the down ones: %+v", seed, at, out, able, k, f.Backends)
 				}
 			}
 		}
@@ -150,8 +150,6 @@ func isEndpoint(env *balancer.Env, in *balancer.Inputs, t balancer.Target) bool 
 	})
 }
 
-// counted returns the number of backends of f that could serve on this node (able). It also returns
-// how many of them are ejected or down (out), and how many are down.
 func counted(h *history, f *balancer.Frontend) (able, out, down int) {
 	s := h.in.Services.At(f.Service)
 	for _, b := range f.Backends {
@@ -173,8 +171,7 @@ func counted(h *history, f *balancer.Frontend) (able, out, down int) {
 	return able, out, down
 }
 
-// nodeOf returns the node of the first endpoint of s whose address is at. f has a backend with this
-// address.
+// nodeOf returns the node of the first endpoint in s that is the backend at in f.
 func nodeOf(h *history, s *balancer.Service, f *balancer.Frontend, at netip.AddrPort) string {
 	port := s.Ports[slices.IndexFunc(s.Ports, func(p balancer.Port) bool { return p.Name == f.Port })]
 	for _, e := range balancer.UsedEndpoints(&h.env, s, &h.in) {

@@ -3,9 +3,8 @@ package balancer
 import "vipd/balancer/decode"
 
 // EncodeService is the inverse of DecodeService. It returns the table of s with the fields that
-// differ from the program's defaults, for TOML and JSON encoders. Requests for pool addresses
-// follow the addresses in vips, as "auto" and "auto:POOL". Allocated addresses are not in the
-// table.
+// differ from vipd's defaults, for TOML and JSON encoders. Requests for pool addresses follow the
+// addresses in vips, as "auto" and "auto:POOL". Allocated addresses are not in the table.
 func EncodeService(s *Service) map[string]any {
 	d := &serviceTable{Service: *s}
 	d.VIPs = make([]vipEntry, 0, len(s.VIPs)+len(s.Pools))

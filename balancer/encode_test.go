@@ -196,7 +196,6 @@ func (r random) health() *balancer.Health {
 	return h
 }
 
-// throughJSON encodes a table as JSON and decodes the JSON again, as for a definition in etcd.
 func throughJSON(t testing.TB, tree map[string]any) map[string]any {
 	t.Helper()
 	text, err := json.Marshal(tree)
@@ -214,10 +213,10 @@ func checkEncode(t testing.TB, s *balancer.Service) {
 	for _, fields := range []map[string]any{tree, throughJSON(t, tree)} {
 		got, problems := balancer.DecodeService(s.Name, fields, nil, nil, "")
 		if got == nil {
-			t.Fatalf("problems of the encoded service %v = %q, want none", fields, lines(problems))
+			t.Fatalf("encoded service %v: problems = %q, want none", fields, lines(problems))
 		}
 		if !reflect.DeepEqual(got, s) {
-			t.Fatalf("%v after encoding and decoding (-want +got):\n%s", fields, cmp.Diff(s, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})))
+			t.Fatalf("%v: wrong service after encoding and decoding (-want +got):\n%s", fields, cmp.Diff(s, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})))
 		}
 	}
 }
@@ -232,8 +231,8 @@ func TestEncodeDecode(t *testing.T) {
 	}
 }
 
-// TestEncodeOmitsDefaults encodes services, some of whose fields have their default values. The
-// encoded tables must contain only the other fields.
+// TestEncodeOmitsDefaults encodes services in which some fields have their default values. The
+// encoded tables must omit these fields.
 func TestEncodeOmitsDefaults(t *testing.T) {
 	for _, text := range []string{
 		`{"ports":[{"port":80}],"vips":["10.96.0.10"]}`,
@@ -242,7 +241,7 @@ func TestEncodeOmitsDefaults(t *testing.T) {
 	} {
 		s, problems := balancer.DecodeService("web", fromJSON(t, text), nil, nil, "")
 		if s == nil {
-			t.Fatalf("problems of %s = %q, want none", text, lines(problems))
+			t.Fatalf("%s: problems = %q, want none", text, lines(problems))
 		}
 		got, err := json.Marshal(balancer.EncodeService(s))
 		if err != nil || string(got) != text {
@@ -264,7 +263,7 @@ func FuzzDecodeService(f *testing.F) {
 		balancer.DecodeEndpoint("web", tree, nil, balancer.SeverityError)
 		for _, p := range problems {
 			if p.Text == "" || s != nil && p.Severity == balancer.SeverityError {
-				t.Fatalf("problem of the valid service %[2]v = %+[1]v, want none", p, s)
+				t.Fatalf("valid service %[2]v: problem = %+[1]v, want none", p, s)
 			}
 		}
 		if s != nil {

@@ -9,8 +9,8 @@ import (
 )
 
 // endpointsAtVIPs returns a warning for each endpoint at a VIP of its own service or of another
-// service with frontends. A host that holds the VIP can't reach another host at that address. There
-// is no warning for an endpoint at one of the node's own addresses, because it runs on this node.
+// service with frontends. A host that holds a VIP can't reach another host at the same address. An
+// endpoint at one of the node's own addresses gets no warning, because it runs on this node.
 func (u *compiledService) endpointsAtVIPs(env *Env, frontends snap.Map[Key, *Frontend]) []Problem {
 	all := compiledService{service: u.service}
 	for _, e := range u.endpoints {
@@ -18,7 +18,7 @@ func (u *compiledService) endpointsAtVIPs(env *Env, frontends snap.Map[Key, *Fro
 		if owner == "" || e.Address.IsLoopback() || slices.Contains(env.Local, e.Address) {
 			continue
 		}
-		field := "endpoints" // registered separately
+		field := "endpoints" // for an endpoint that was registered separately
 		for i := range u.service.Endpoints {
 			if e == &u.service.Endpoints[i] {
 				field = element("endpoints", i, "address")

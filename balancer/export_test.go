@@ -2,13 +2,12 @@ package balancer
 
 import "net/netip"
 
-// Once compiles the inputs in a single round. Next may compile them in several rounds.
+// Once compiles the inputs once. Next may compile them several times.
 func (c *Compiler) Once(env Env, in Inputs) Desired { return c.compile(env, in) }
 
-// NodePortAddresses exports nodePortAddresses for tests.
 var NodePortAddresses = nodePortAddresses
 
-// Concerned returns the number of services that Once would compile again after a change to the
+// Concerned returns the number of services that Once would recompile after a change to the
 // environment.
 func (c *Compiler) Concerned(env Env, in Inputs) int {
 	w := work{services: map[Name]bool{}, vipStates: map[netip.Addr]bool{}}

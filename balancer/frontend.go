@@ -10,12 +10,12 @@ import (
 )
 
 // Frontend is one compiled address, port and protocol with its final backends. A dataplane applies
-// it as it is.
+// it without further decisions.
 type Frontend struct {
 	Key
 	// NodePort reports whether the address is one of the node's own addresses.
 	NodePort bool
-	// Service and Port are the names in the definition, for messages and counters.
+	// Service and Port are the names of the service and its port, for messages and counters.
 	Service Name
 	Port    string
 	// Open lists the sorted parts of a port range that no narrower frontend on the address covers.
@@ -25,48 +25,48 @@ type Frontend struct {
 	// connections but whose established connections continue (see Backend.State).
 	Backends []Backend
 	Policy
-	// AffinityTimeout is the time for which a client is sent to its backend after its last new
-	// connection. Zero means no affinity.
+	// AffinityTimeout is how long a client returns to its backend after its last new connection.
+	// Zero means no affinity.
 	AffinityTimeout time.Duration
 	// AffinityScope determines on which frontends a client gets the same endpoint. The zero value
 	// is PortScope.
 	AffinityScope AffinityScope
-	// AffinityPrefix is the prefix length by which clients are grouped. 0 means the whole address.
+	// AffinityPrefix is the prefix length that groups clients. 0 means the whole address.
 	AffinityPrefix int
-	// Foreign lists the addresses, in order, of endpoints that this service does not have. They
-	// belong to other services on the VIP that share their memory of clients through VIPScope.
+	// Foreign lists the sorted addresses of foreign endpoints. They belong only to other services
+	// on the VIP, which share an affinity memory with this service through VIPScope.
 	Foreign []netip.Addr
 	// Sources are the networks that may connect, besides the node itself. If empty, all networks
-	// may. With AcceptProxyProtocol, they are the trusted networks, and the node itself needs to be
-	// in one of them.
+	// may. With AcceptProxyProtocol, they are the trusted networks, which must also contain the
+	// node's address if the node itself connects.
 	Sources []netip.Prefix
 	// Clients are the networks of the clients that PROXY headers may name. If empty, headers may
 	// name any client.
 	Clients []netip.Prefix
 	// IdleTimeout ends a connection or flow without traffic. 0 means never.
 	IdleTimeout time.Duration
-	// Limits are the limits for connections of clients. The node's own connections are not limited.
+	// Limits are the limits on clients' connections. The node's own connections are not limited.
 	Limits ClientLimits
 	// Movable reports whether established connections can move here from another vipd host. All
 	// hosts choose the same endpoint for a client, so packets of unknown connections are forwarded.
 	Movable bool
 	// Withdrawn reports whether this host has given up the VIP because no frontend on the VIP has a
-	// usable backend. Packets to the VIP then pass as if vipd did not exist, so routing decides
-	// which host gets them.
+	// usable backend. vipd then ignores packets to the VIP, so routing decides which host gets
+	// them.
 	Withdrawn bool
 }
 
 // Backend is one endpoint of a frontend.
 type Backend struct {
-	// Addr is the destination of connections.
+	// Addr is the address and port that connections are forwarded to.
 	Addr netip.AddrPort
 	// State is Active if the backend gets new connections. Otherwise it is the reason why the
 	// backend gets none.
 	State BackendState
 	// Weight is the effective weight: at least 1 if State is Active, and otherwise 0.
 	Weight int
-	// Until is the deadline of remaining connections. Zero means no limit. A time in the past ends
-	// them immediately, which cuts the connections of a failing backend.
+	// Until is the deadline for the remaining connections. Zero means no deadline. A deadline in
+	// the past ends them immediately, which cuts the connections of a failing backend.
 	Until time.Time
 	// MaxConnections limits this node's connections to the backend. 0 means no limit.
 	MaxConnections int
@@ -74,8 +74,8 @@ type Backend struct {
 	Failing bool
 }
 
-// Dead reports whether b is removed, ejected, or fails its checks. Clients that connect again must
-// then not return to b, even if they still have connections to it.
+// Dead reports whether b is removed, ejected, or fails its checks. A client that reconnects must
+// not return to a dead backend, even if it still has connections to b.
 func (b Backend) Dead() bool {
 	return b.State == Removed || b.State == Ejected || b.Failing && b.State != Active
 }
@@ -83,7 +83,7 @@ func (b Backend) Dead() bool {
 // Drains reports whether b is draining, or removed with connections that may continue.
 func (b Backend) Drains() bool { return b.State == Draining || b.State == Removed }
 
-// Expired reports whether the deadline of b's connections has passed.
+// Expired reports whether the deadline for b's connections has passed.
 func (b Backend) Expired(now time.Time) bool { return !b.Until.IsZero() && !now.Before(b.Until) }
 
 // FrontendsOn yields the frontends on an address, in key order.
@@ -91,8 +91,8 @@ func FrontendsOn(frontends snap.Map[Key, *Frontend], a netip.Addr) iter.Seq2[Key
 	return frontends.While(Key{Addr: a}, func(k Key) bool { return k.Addr == a })
 }
 
-// FrontendAt returns the frontend that gets connections to an address and port, and its key. It is
-// the frontend of exactly this port, or otherwise of the narrowest range that contains the port.
+// FrontendAt returns the frontend that gets connections to an address and port, and its key. A
+// frontend of exactly this port has priority over ranges, and a narrow range over a wider range.
 func FrontendAt(frontends snap.Map[Key, *Frontend], at Key) (Key, *Frontend) {
 	if f, ok := frontends.Get(at); ok {
 		return at, f
@@ -110,8 +110,8 @@ func FrontendAt(frontends snap.Map[Key, *Frontend], at Key) (Key, *Frontend) {
 	return best, frontends.At(best)
 }
 
-// AddrOf returns the destination of connections to key that f sends to the backend at b. The key is
-// the frontend's own key, or contains one port of the frontend's range.
+// AddrOf returns the address and port to which f forwards connections to key if it chooses the
+// backend at b. The key is the frontend's own key, or names one port in the frontend's range.
 func (f *Frontend) AddrOf(b netip.AddrPort, key Key) netip.AddrPort {
 	return netip.AddrPortFrom(b.Addr(), b.Port()+key.Port.First()-f.Key.Port.First())
 }
@@ -141,9 +141,10 @@ const (
 	Draining BackendState = "draining"
 	// Down backends fail their health checks, or their agents report them as down.
 	Down BackendState = "down"
-	// Untested backends wait for their first health check while other backends are up.
+	// Untested backends have not finished their first health check while other backends are up.
 	Untested BackendState = "untested"
-	// Insufficient backends are not used because fewer than MinUsable backends are usable.
+	// Insufficient backends are healthy, but not used because fewer than MinUsable backends are
+	// usable.
 	Insufficient BackendState = "insufficient"
 	// Ejected backends refuse connections (see Inputs.Ejected) while other backends are usable.
 	Ejected BackendState = "ejected"
@@ -167,7 +168,7 @@ func (f *Frontend) Serves() bool {
 }
 
 // Allows reports whether the source ranges of f contain client. The node itself may always connect;
-// the caller checks that.
+// the caller checks for it.
 func (f *Frontend) Allows(client netip.Addr) bool {
 	return contains(f.Sources, client)
 }
@@ -190,8 +191,7 @@ func (f *Frontend) Equal(g *Frontend) bool {
 		slices.EqualFunc(f.Backends, g.Backends, Backend.Equal)
 }
 
-// scalars holds the fields of a frontend that == can compare. A test proves that no field is
-// missing.
+// scalars holds a frontend's fields that == can compare. A test proves that no field is missing.
 type scalars struct {
 	key            Key
 	nodePort       bool

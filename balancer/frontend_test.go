@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestBackendExpired checks backends shortly before, at and after the deadline in Until. They must
-// expire exactly at the deadline. A backend without a deadline must never expire.
+// TestBackendExpired calls Expired shortly before, at and after the deadline in Until. A backend
+// must expire exactly at its deadline. A backend without a deadline must never expire.
 func TestBackendExpired(t *testing.T) {
 	until := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, c := range []struct {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Checks returns the checks of the service's endpoints, in the order of the definition.
+// Checks returns the service's health checks, in the order of the definition.
 func (s *Service) Checks() []*Health {
 	if s.Health == nil {
 		return nil
@@ -13,7 +13,7 @@ func (s *Service) Checks() []*Health {
 	return append([]*Health{s.Health}, s.MoreHealth...)
 }
 
-// CheckField returns the path of a field of check i.
+// CheckField returns the path of a field in check i.
 func (s *Service) CheckField(i int, field string) string {
 	if len(s.MoreHealth) == 0 {
 		return "health." + field
@@ -21,8 +21,8 @@ func (s *Service) CheckField(i int, field string) string {
 	return element("health", i, field)
 }
 
-// Questions returns the check that queries the agents of the service's endpoints. It returns nil if
-// the service has no agents.
+// Questions returns the check that queries the endpoints' agents. It returns nil if the service has
+// no agents.
 func (s *Service) Questions() []*Health {
 	if s.Health == nil || s.Health.Agent == nil {
 		return nil
@@ -30,7 +30,7 @@ func (s *Service) Questions() []*Health {
 	return []*Health{s.Health.Agent.Question()}
 }
 
-// HasAgent reports whether s has an agent. A nil service has none.
+// HasAgent reports whether s has agents. A nil service has no agents.
 func (s *Service) HasAgent() bool { return s != nil && len(s.Questions()) > 0 }
 
 // RunsProgram reports whether a check of s runs a program.
@@ -48,8 +48,8 @@ type healthReader struct {
 	table map[string]any
 }
 
-// healthReader returns the reader of check i. If the service has no checks of its own, the checks
-// are from [defaults].
+// healthReader returns the reader for check i. If the service has no checks of its own, its checks
+// come from [defaults].
 func (r *tableReader) healthReader(i int) *healthReader {
 	tables, isList := r.healthTables()
 	h := &healthReader{tableReader: r, path: "health"}
@@ -62,7 +62,7 @@ func (r *tableReader) healthReader(i int) *healthReader {
 	return h
 }
 
-// healthTables returns the health tables in use, and whether they are written as a list.
+// healthTables returns the tables of the service's checks, and whether they are written as a list.
 func (r *tableReader) healthTables() (tables []map[string]any, isList bool) {
 	health := r.own["health"]
 	if health == nil {
@@ -83,7 +83,7 @@ func (r *tableReader) healthTables() (tables []map[string]any, isList bool) {
 	return nil, false
 }
 
-// sets reports whether the table of the check itself sets the field.
+// sets reports whether the check's own table sets the field.
 func (r *healthReader) sets(field string) bool { return r.table[field] != nil }
 
 func (r *healthReader) errorf(path, format string, args ...any) {
@@ -96,7 +96,7 @@ func (r *healthReader) warnf(path, format string, args ...any) {
 
 func (r *healthReader) isBroken(path string) bool { return r.tableReader.isBroken(r.path + "." + path) }
 
-// sharedField is a field of health that applies to the whole service.
+// sharedField is a field of a health check that applies to the whole service.
 type sharedField struct {
 	name string
 	of   func(h *Health) any
@@ -113,8 +113,8 @@ func sharedFields() []sharedField {
 	}
 }
 
-// shareHealth copies each field that applies to the whole service from the first check that sets it
-// to all checks. It reports other checks that set the field differently.
+// shareHealth copies each shared field from the first check that sets it to all checks. It reports
+// an error if another check sets the field to another value.
 func (r *tableReader) shareHealth(checks healthTables) {
 	if len(checks) == 1 && checks[0].Need == NeedAnyHealth {
 		r.healthReader(0).warnf("need", "has no effect: the service has a single check")

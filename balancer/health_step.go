@@ -15,8 +15,8 @@ type HealthStep struct {
 	// Send and SendHex are the data to send, as text or as hexadecimal digits.
 	Send    string `toml:"send"`
 	SendHex string `toml:"send_hex"`
-	// Expect, ExpectHex and ExpectRegexp are the part of the answer to wait for: a text,
-	// hexadecimal digits, or a regular expression in Go's syntax.
+	// Expect, ExpectHex and ExpectRegexp describe the part of the answer to wait for, as text, as
+	// hexadecimal digits, or as a regular expression in Go's syntax.
 	Expect       string `toml:"expect"`
 	ExpectHex    string `toml:"expect_hex"`
 	ExpectRegexp string `toml:"expect_regexp"`
@@ -25,13 +25,13 @@ type HealthStep struct {
 // Example returns a valid step, for messages.
 func (s *HealthStep) Example() string { return `{ send = "PING\r\n", expect = "+PONG" }` }
 
-// Request returns the data to send.
+// Request returns the bytes to send.
 func (s *HealthStep) Request() ([]byte, error) { return bytesOf(s.Send, s.SendHex) }
 
-// Answer returns the data to wait for.
+// Answer returns the bytes to wait for.
 func (s *HealthStep) Answer() ([]byte, error) { return bytesOf(s.Expect, s.ExpectHex) }
 
-// bytesOf returns the bytes that the hexadecimal digits encode. If there are none, it returns the
+// bytesOf returns the bytes that the hexadecimal digits encode. If digits is empty, it returns
 // text.
 func bytesOf(text, digits string) ([]byte, error) {
 	if digits == "" {
@@ -44,8 +44,8 @@ func bytesOf(text, digits string) ([]byte, error) {
 	return data, nil
 }
 
-// Pattern returns the compiled ExpectRegexp, or nil if there is none. An expression must not depend
-// on the end of the data, because an answer can arrive in parts.
+// Pattern returns the compiled ExpectRegexp, or nil if there is none. The expression must not
+// depend on where the data ends, because an answer can arrive in parts.
 func (s *HealthStep) Pattern() (*regexp.Regexp, error) {
 	if s.ExpectRegexp == "" {
 		return nil, nil

@@ -12,13 +12,13 @@ import (
 	"vipd/balancer/snap"
 )
 
-// history generates random inputs of a compiler. There are few different names, addresses and
-// ports, so conflicts are frequent.
+// history generates a sequence of random compiler inputs. It uses few different names, addresses
+// and ports, so conflicts are frequent.
 type history struct {
 	*rand.Rand
 	ports *rand.Rand // for reserved ports and other nodes
 	vips  *rand.Rand // for the settings of addresses
-	names *rand.Rand // for host names, and the answers to lookups of them
+	names *rand.Rand // for host names and their lookups
 	now   time.Time
 	env   balancer.Env
 	in    balancer.Inputs
@@ -94,7 +94,6 @@ func (h *history) randomEnv() balancer.Env {
 	return env
 }
 
-// nodes returns random addresses of other nodes. Each is the address of an endpoint or a VIP.
 func (h *history) nodes() (of snap.Map[netip.Addr, balancer.NodeName]) {
 	r := &history{Rand: h.ports}
 	for range r.IntN(3) {
@@ -190,14 +189,13 @@ func (h *history) service(name balancer.Name) *balancer.Service {
 	return s
 }
 
-// rename sometimes replaces the address of e by a host name.
+// rename sometimes replaces the address of e with a host name.
 func (h *history) rename(e *balancer.Endpoint) {
 	if h.IntN(4) == 0 {
 		e.Address, e.Name = netip.Addr{}, pickOne(h, "db.example.org", "localhost")
 	}
 }
 
-// answer sometimes changes the answers to the lookups of a service.
 func (h *history) answer() {
 	r := &history{Rand: h.names}
 	s := h.in.Services.At(r.name())
@@ -234,12 +232,10 @@ func (h *history) target() balancer.Target {
 	return t
 }
 
-// checked returns a random target with a port. The targets of checks always have a port.
 func (h *history) checked() balancer.Target {
 	return balancer.Target{Service: h.name(), Addr: h.backendAddr(), Port: uint16(8000 + h.IntN(3))}
 }
 
-// resettle sometimes changes the settings of an address or of a pool.
 func (h *history) resettle() {
 	r := &history{Rand: h.vips}
 	switch r.IntN(12) {
@@ -259,7 +255,6 @@ func (h *history) resettle() {
 	}
 }
 
-// step makes one random change.
 func (h *history) step() {
 	h.now = h.now.Add(time.Duration(h.IntN(20)) * time.Second)
 	h.resettle()
@@ -328,7 +323,6 @@ func (h *history) remember(before, after balancer.Desired) {
 	h.in = h.in.WithMemory(h.memory)
 }
 
-// sameDesired describes the first difference between two results. It returns "" if they are equal.
 func sameDesired(got, want balancer.Desired) string {
 	for k, c := range snap.Diff(got.Frontends, want.Frontends) {
 		if !c.HadOld || !c.HasNew || !c.Old.Equal(c.New) {

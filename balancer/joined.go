@@ -6,32 +6,33 @@ import (
 	"strings"
 )
 
-// These are the limits of one service. A user with access to a single key in etcd must not exhaust
-// the hosts that read it. A value of 50 KiB has room for 1,000 ports and 1,000 endpoints, and each
-// endpoint of each port costs memory, kernel objects and checks.
+// These limits apply to each service. A user with access to a single key in etcd must not exhaust
+// the hosts that read it. A definition of only 50 KiB can have 1,000 ports and 1,000 endpoints, and
+// each endpoint at each port costs memory, kernel objects and checks.
 const (
-	// maxFrontends is the maximum product of the numbers of ports and VIPs.
+	// maxFrontends limits the number of ports times the number of VIPs.
 	maxFrontends = 4096
-	// MaxBackends is the maximum product of the numbers of ports, VIPs and endpoints.
+	// MaxBackends limits the number of ports times the number of VIPs times the number of
+	// endpoints.
 	MaxBackends = 250_000
 )
 
 // joinedEndpoints holds the endpoints of a service: defined, registered and discovered endpoints.
 type joinedEndpoints struct {
-	// used lists the endpoints in use. Registered endpoints are first.
+	// used lists the endpoints that this node uses. Registered endpoints are first.
 	used []*Endpoint
 	// refused are the endpoints that this node does not use, by reason.
 	refused map[endpointRefusal][]*Endpoint
-	// excess is the number of registered and resolved endpoints beyond the limit.
+	// excess is the number of registered and resolved endpoints beyond MaxBackends.
 	excess int
 }
 
-// joinEndpoints joins the defined, registered and discovered endpoints of a service, up to the
-// limit of backends, and omits endpoints that this node refuses.
+// joinEndpoints joins a service's defined, registered and discovered endpoints, up to MaxBackends.
+// It omits endpoints that this node refuses.
 func joinEndpoints(env *Env, s *Service, in *Inputs) joinedEndpoints {
 	all, registered := listEndpoints(s, in)
 	room := MaxBackends/max(1, len(s.Ports)*len(s.Addresses())) - len(s.Endpoints)
-	extra := 0 // used endpoints that are not part of the definition
+	extra := 0 // used endpoints from outside the definition
 	j := joinedEndpoints{used: make([]*Endpoint, 0, len(all))}
 	hostOnly := servesHostOnly(env.Allowed, s)
 	for i, e := range all {
@@ -66,7 +67,6 @@ func UsedEndpoints(env *Env, s *Service, in *Inputs) []*Endpoint {
 	return joinEndpoints(env, s, in).used
 }
 
-// reportUnused reports the endpoints that this node does not use.
 func (u *compiledService) reportUnused(j *joinedEndpoints) {
 	for _, why := range []endpointRefusal{privateAnswer, privateAddress, metadataAddress, ownAddress, nodePort, etcdPort, etcdCheck} {
 		all := j.refused[why]
@@ -82,7 +82,7 @@ func (u *compiledService) reportUnused(j *joinedEndpoints) {
 }
 
 // text explains why endpoints are not used, and which setting allows them. The parameter whose
-// describes endpoints that have no field.
+// describes endpoints that have no field in the definition.
 func (r endpointRefusal) text(whose string, endpoints []*Endpoint) string {
 	if r == privateAnswer {
 		return fmt.Sprintf("loopback and link-local addresses in answers are not used%s: clients would reach local programs. If intended, write the address itself, or add its network to addresses.allowed_endpoints", whose)
@@ -111,7 +111,7 @@ func (r endpointRefusal) text(whose string, endpoints []*Endpoint) string {
 	return fmt.Sprintf("endpoints from etcd on ports of etcd are not used%s: clients would get this host's access to etcd. %s; a larger network is not enough", whose, remedy)
 }
 
-// checkSize reports an error and returns false if the service exceeds the limits.
+// checkSize reports an error and returns false if the service exceeds maxFrontends or MaxBackends.
 func (r *tableReader) checkSize(d *serviceTable) bool {
 	ports, vips := len(d.Ports), max(1, len(d.VIPs))
 	switch backends := ports * vips * len(d.Endpoints); {

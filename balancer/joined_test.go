@@ -49,7 +49,7 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestTooManyRegistered registers more endpoints than a service may have. The surplus registered
+// TestTooManyRegistered registers more endpoints than a service may have. The excess registered
 // endpoints must be omitted and reported. Defined endpoints must never be omitted.
 func TestTooManyRegistered(t *testing.T) {
 	s := oneService("web", 0, 10)
@@ -77,7 +77,7 @@ func TestTooManyRegistered(t *testing.T) {
 	}
 	in.Endpoints = in.Endpoints.Delete(balancer.EndpointID{Service: "web", ID: "000000"})
 	if got := found(balancer.Compile(plainEnv(), in)); len(got) != 1 || !strings.Contains(got[0].Text, "the last 4 by key") {
-		t.Errorf("problems after an endpoint was removed = %v, want one that 4 endpoints are not used", got)
+		t.Errorf("after an endpoint was removed: problems = %v, want one, about 4 unused endpoints", got)
 	}
 }
 
@@ -99,7 +99,7 @@ func TestVIPsShareBackends(t *testing.T) {
 			made[&f.Backends[0]] = true
 		}
 		if d.Frontends.Len() != 202 || len(made) != 4 {
-			t.Errorf("%s: %d frontends share %d lists of backends, want 202 frontends and a list for each of 2 ports and 2 families", name, d.Frontends.Len(), len(made))
+			t.Errorf("%s: frontends = %d, backend lists = %d; want 202 frontends, and 1 list per port and family", name, d.Frontends.Len(), len(made))
 		}
 	}
 }

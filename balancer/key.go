@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Name is the name of a service, a DNS label.
+// Name is a service's name, which is a DNS label.
 type Name string
 
 // Compare orders names alphabetically.
@@ -16,11 +16,11 @@ func (n Name) Compare(other Name) int { return cmp.Compare(n, other) }
 // Valid reports whether n is a lower-case DNS label.
 func (n Name) Valid() bool { return isLabel(string(n)) }
 
-// Protocol is a transport protocol. In definitions the zero value means TCP. Compiled values are
-// never zero.
+// Protocol is a transport protocol. In definitions, the zero value means TCP. In compiled state, a
+// Protocol is never zero.
 type Protocol string
 
-// The protocols of services.
+// These are the supported protocols.
 const (
 	TCP  Protocol = "tcp"
 	UDP  Protocol = "udp"
@@ -43,7 +43,7 @@ func (p Protocol) Number() byte {
 	return 0
 }
 
-// ProtocolOf returns the protocol with the given number in IP headers, or "" for an unknown number.
+// ProtocolOf returns the protocol that has this number in IP headers, or "" for an unknown number.
 func ProtocolOf(number byte) Protocol {
 	for _, p := range []Protocol{TCP, UDP, SCTP} {
 		if p.Number() == number {
@@ -71,7 +71,8 @@ func (k Key) Compare(other Key) int {
 	return cmp.Compare(k.Proto, other.Proto)
 }
 
-// Covers reports whether k has all ports of other, with the same address and protocol.
+// Covers reports whether k has the same address and protocol as other, and contains all of its
+// ports.
 func (k Key) Covers(other Key) bool {
 	return k.Addr == other.Addr && k.Proto == other.Proto && k.Port.First() <= other.Port.First() && other.Port.Last() <= k.Port.Last()
 }
@@ -119,8 +120,8 @@ func ParseKey(text string) (Key, error) {
 	return Key{}, fmt.Errorf("%q has the protocol %q; use tcp, udp or sctp", text, proto)
 }
 
-// Target identifies endpoints of a service. If Port is 0, it matches all endpoints at Addr. It is
-// the key of overrides and health verdicts.
+// Target identifies an endpoint of a service, or all of the service's endpoints at Addr if Port is
+// 0. It is the key of overrides and health verdicts.
 type Target struct {
 	Service Name
 	Addr    netip.Addr
@@ -149,8 +150,8 @@ func (t Target) Address() string {
 // String formats the target as SERVICE/ADDRESS[:PORT].
 func (t Target) String() string { return string(t.Service) + "/" + t.Address() }
 
-// ParseEndpoint is like ParseTarget, but the port may also be a range, whose first port identifies
-// the endpoint. ports is 0 if the text has no port.
+// ParseEndpoint is like ParseTarget, but also accepts a port range, whose first port becomes the
+// target's port. The result ports is 0 if address has no port.
 func ParseEndpoint(service Name, address string) (t Target, ports PortRange, err error) {
 	colon := strings.LastIndexByte(address, ':') + 1
 	ports, rangeErr := ParsePortRange(address[colon:])
@@ -161,7 +162,8 @@ func ParseEndpoint(service Name, address string) (t Target, ports PortRange, err
 	return t, PortRange(t.Port), err
 }
 
-// ParseTarget parses ADDRESS or ADDRESS:PORT ([ADDRESS]:PORT for IPv6) of an endpoint of a service.
+// ParseTarget parses an endpoint's address in the form ADDRESS or ADDRESS:PORT ([ADDRESS]:PORT for
+// IPv6).
 func ParseTarget(service Name, address string) (Target, error) {
 	if a, err := netip.ParseAddr(address); err == nil {
 		return Target{service, a.Unmap(), 0}, nil
@@ -172,8 +174,8 @@ func ParseTarget(service Name, address string) (Target, error) {
 	return Target{}, fmt.Errorf("%q is not an endpoint's ADDRESS or ADDRESS:PORT, such as 192.168.1.11, 192.168.1.11:8080 or [fd00::1]:8080", address)
 }
 
-// EndpointID identifies an endpoint that is registered separately from its service (in etcd:
-// endpoints/SERVICE/ID).
+// EndpointID identifies an endpoint that is registered separately from its service (the key
+// endpoints/SERVICE/ID in etcd).
 type EndpointID struct {
 	Service Name
 	ID      string

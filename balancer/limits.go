@@ -10,19 +10,20 @@ import (
 )
 
 // Limits protect a service from its clients. Each node counts only its own connections, separately
-// for IPv4 and IPv6. All VIPs and ports of the service share the counts. Zero means no limit.
+// for IPv4 and IPv6. The counts cover all VIPs and ports of the service. Zero means no limit.
 type Limits struct {
-	// Connections limits the connections of all clients together.
+	// Connections limits the open connections of all clients together.
 	Connections int `toml:"connections" range:"0,65535"`
-	// SourceConnections limits the connections of each source.
+	// SourceConnections limits the open connections of each source, which is a network of clients
+	// (see SourcePrefix).
 	SourceConnections int `toml:"source_connections" range:"0,65535"`
-	// SourceRate limits the new connections of each source.
+	// SourceRate limits how often each source may open connections.
 	SourceRate Rate `toml:"source_rate"`
-	// SourcePrefix holds the prefix lengths of a source, for IPv4 and IPv6. Default [32, 64],
-	// because an IPv6 client usually has a whole /64.
+	// SourcePrefix holds the prefix lengths of sources, for IPv4 and IPv6. Default [32, 64],
+	// because an IPv6 client usually has a /64 network to itself.
 	SourcePrefix []int `toml:"source_prefix" range:"1,128"`
-	// Over determines how a connection over a limit is treated. The default is "", which means that
-	// the mode drops the connection if it can.
+	// Over determines how a connection over a limit is treated. By default, the mode drops the
+	// connection if it can.
 	Over OverLimit `toml:"over"`
 }
 
@@ -45,7 +46,7 @@ const (
 func (OverLimit) Values() []string { return []string{string(DropOver), string(RejectOver)} }
 
 // Rate is a number of connections in a period: a second, a minute or an hour. A source may also
-// open that number in one burst. The zero value means no limit.
+// open that many connections in one burst. The zero value means no limit.
 type Rate struct {
 	N   int
 	Per time.Duration
@@ -54,7 +55,7 @@ type Rate struct {
 // maxRate is the maximum number of connections in a rate.
 const maxRate = 1_000_000
 
-// ratePeriod is a period of a rate, with the letter that represents it in text.
+// ratePeriod is a period that a Rate can have, with the letter that stands for it in text.
 type ratePeriod struct {
 	letter string
 	per    time.Duration
@@ -98,12 +99,13 @@ func (r *Rate) UnmarshalText(text []byte) error {
 	return fmt.Errorf(`%q is not a rate, such as "50/s", "100/m" or "1000/h"`, text)
 }
 
-// ClientLimits are the limits of a frontend. They are comparable. All frontends of a service and
-// family have equal limits, except frontends with direct forwarding. Zero means no limit.
+// ClientLimits are the limits of a frontend. ClientLimits is comparable. All frontends of a service
+// and address family have equal limits, except frontends with direct forwarding. Zero means no
+// limit.
 type ClientLimits struct {
 	Connections, SourceConnections int
 	SourceRate                     Rate
-	// SourcePrefix is the prefix length of a source.
+	// SourcePrefix is the prefix length of sources.
 	SourcePrefix int
 	Over         OverLimit
 }
@@ -128,7 +130,6 @@ func (l ClientLimits) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// setLimits copies the limits of the service to f.
 func (f *Frontend) setLimits(l *Limits) {
 	if l == nil {
 		return
@@ -144,15 +145,13 @@ func (f *Frontend) setLimits(l *Limits) {
 	}
 }
 
-// limitsSources reports whether a limit applies to each source.
 func (l ClientLimits) limitsSources() bool { return l.SourceConnections > 0 || l.SourceRate.N > 0 }
 
-// limits reports whether any limit is set.
 func (l ClientLimits) limits() bool { return l.Connections > 0 || l.limitsSources() }
 
-// fitLimits removes the limits that f can't have, and settings without effect. A node sees only one
-// direction of direct connections, so it can't count them. It still recognizes the TCP segments
-// that open them, so it can limit their rate.
+// fitLimits clears the limits that f can't enforce, and limit settings without effect. A node sees
+// only one direction of direct connections, so it can't count them. It still recognizes the TCP
+// segments that open them, so it can limit their rate.
 func (f *Frontend) fitLimits() {
 	if f.Forward.Direct() {
 		f.Limits.Connections, f.Limits.SourceConnections = 0, 0
@@ -168,7 +167,6 @@ func (f *Frontend) fitLimits() {
 	}
 }
 
-// checkLimits reports impossible limits, and settings without effect.
 func (r *tableReader) checkLimits(l *Limits) {
 	if l == nil || r.isBroken("limits") {
 		return
@@ -191,7 +189,6 @@ func (r *tableReader) checkLimits(l *Limits) {
 	}
 }
 
-// reportLimits reports the limits that c does not support.
 func (u *compiledService) reportLimits(c *Capabilities, nearest func(field, what, instead string)) {
 	l := u.service.Limits
 	if l == nil {

@@ -14,7 +14,7 @@ import (
 // LookupKind is a method of finding the addresses of endpoints.
 type LookupKind string
 
-// The kinds of lookups.
+// These are the kinds of lookups.
 const (
 	// HostLookup asks DNS for the addresses of a host: records of type A and AAAA.
 	HostLookup LookupKind = "host"
@@ -50,7 +50,7 @@ func (l Lookup) Args() []string { return strings.Split(l.Name, argSeparator) }
 // String returns the name, or the program and its arguments.
 func (l Lookup) String() string { return strings.ReplaceAll(l.Name, argSeparator, " ") }
 
-// Wants reports whether an endpoint at a may serve the families of l. A program may find addresses
+// Wants reports whether the address a is in a family that l requests. A program may print addresses
 // of both families.
 func (l Lookup) Wants(a netip.Addr) bool {
 	return l.Kind == ProgramLookup || a.Is4() && l.V4 || a.Is6() && l.V6
@@ -76,17 +76,17 @@ func (i LookupID) Compare(other LookupID) int {
 	return cmp.Or(i.Service.Compare(other.Service), i.Lookup.Compare(other.Lookup))
 }
 
-// Resolution is the state of a lookup. A published Resolution never changes.
+// Resolution is the result of a lookup. A published Resolution never changes.
 type Resolution struct {
-	// Records is the last good answer, sorted, or empty.
+	// Records is the last successful answer, sorted, or empty.
 	Records []LookupRecord `json:"members"`
-	// Former are records of earlier answers that stay in use. See [Resolution.After].
+	// Former are records from earlier answers that remain in use. See [Resolution.After].
 	Former []LookupRecord `json:"former,omitempty"`
-	// Failure explains why the last attempt failed. "" means that it succeeded.
+	// Failure explains why the last attempt failed. It is "" if the attempt succeeded.
 	Failure string `json:"-"`
 }
 
-// Equal reports whether r and other are the same state. Either may be nil.
+// Equal reports whether r and other are equal. Either may be nil.
 func (r *Resolution) Equal(other *Resolution) bool {
 	if r == nil || other == nil {
 		return r == other
@@ -94,7 +94,7 @@ func (r *Resolution) Equal(other *Resolution) bool {
 	return r.Failure == other.Failure && slices.Equal(r.Records, other.Records) && slices.Equal(r.Former, other.Former)
 }
 
-// LookupRecord is an endpoint in an answer.
+// LookupRecord is an endpoint in the answer to a lookup.
 type LookupRecord struct {
 	Addr netip.Addr `json:"addr"`
 	// Port is the port in the answer, or 0.
@@ -105,26 +105,26 @@ type LookupRecord struct {
 	Host string `json:"host,omitempty"`
 }
 
-// Compare orders backups last. Otherwise it orders by address, port and the other fields.
+// Compare orders by address, port and the other fields, but backups are last.
 func (m LookupRecord) Compare(other LookupRecord) int {
 	return cmp.Or(cmp.Compare(boolToInt(m.Backup), boolToInt(other.Backup)), m.Addr.Compare(other.Addr),
 		cmp.Compare(m.Port, other.Port), cmp.Compare(m.Weight, other.Weight), cmp.Compare(m.Host, other.Host))
 }
 
-// Discover finds endpoints of a service, in addition to the defined endpoints. Exactly one of DNS
+// Discover finds endpoints of a service, in addition to its defined endpoints. Exactly one of DNS
 // and Exec is set.
 type Discover struct {
-	// DNS is the name of SRV records.
+	// DNS is a DNS name that has SRV records.
 	DNS string `toml:"dns"`
 	// Exec is a program and its arguments. It prints one ADDRESS[:PORT] [weight=N] per line.
 	Exec []string `toml:"exec"`
-	// Interval is the maximum time between two lookups. Default 10s.
+	// Interval is the maximum time between lookups. Default 10s.
 	Interval time.Duration `toml:"interval" range:"1s,24h"`
 	// Max limits the number of endpoints. Default 1000.
 	Max int `toml:"max" range:"1,10000"`
 }
 
-// The defaults of Discover.
+// These are the defaults for Discover.
 const (
 	defaultDiscoverInterval = 10 * time.Second
 	defaultDiscoverMax      = 1000
@@ -136,7 +136,7 @@ func (d *Discover) SetDefaults() { d.Interval, d.Max = defaultDiscoverInterval, 
 // Example returns valid settings, for messages.
 func (d *Discover) Example() string { return `{ dns = "_pg._tcp.example.org" }` }
 
-// lookup returns the lookup that d requests for endpoints of the given families.
+// lookup returns the lookup that d requests for endpoints in the requested families.
 func (d *Discover) lookup(v4, v6 bool) Lookup {
 	if d.DNS != "" {
 		return Lookup{ServiceLookup, d.DNS, v4, v6}
@@ -156,14 +156,14 @@ func (s *Service) families() (v4, v6 bool) {
 	return v4, v6
 }
 
-// hostLookup returns the lookup of an endpoint's name.
+// hostLookup returns the lookup of an endpoint's host name.
 func (s *Service) hostLookup(e *Endpoint) Lookup {
 	v4, v6 := s.families()
 	return Lookup{HostLookup, e.Name, v4, v6}
 }
 
-// LookupsOf returns the lookups that s needs, each with the maximum time before it is repeated. 0
-// means that only the answer determines this time.
+// LookupsOf returns the lookups that s needs, each with the maximum time until vipd repeats it. 0
+// means that the answer alone determines when to repeat the lookup.
 func LookupsOf(s *Service, in *Inputs) map[Lookup]time.Duration {
 	var all map[Lookup]time.Duration
 	add := func(l Lookup, interval time.Duration) {
@@ -183,8 +183,8 @@ func LookupsOf(s *Service, in *Inputs) map[Lookup]time.Duration {
 	return all
 }
 
-// looksUp reports whether this program makes all lookups of s. Programs that only check definitions
-// make no lookups.
+// looksUp reports whether this program makes all lookups of s. Programs that only check
+// definitions, such as vipctl, make no lookups.
 func (in *Inputs) looksUp(s *Service) bool {
 	for l := range LookupsOf(s, in) {
 		if !in.Resolved.Has(LookupID{s.Name, l}) {
@@ -194,19 +194,18 @@ func (in *Inputs) looksUp(s *Service) bool {
 	return true
 }
 
-// runsForeignProgram reports whether s is from etcd and names a program that finds its endpoints.
-// vipd never runs such a program.
+// runsForeignProgram reports whether s is from etcd and discovers endpoints through a program. vipd
+// never runs a program that a definition in etcd names for this.
 func runsForeignProgram(s *Service) bool {
 	return s.Discover != nil && s.Discover.DNS == "" && fromEtcd(s)
 }
 
 // hostEntry is the address of an endpoint in a table: an IP address or a DNS name.
 type hostEntry struct {
-	addr netip.Addr // invalid for a name
+	addr netip.Addr // not valid for a name
 	name string
 }
 
-// UnmarshalText parses an address or a name.
 func (h *hostEntry) UnmarshalText(text []byte) error {
 	addr, err := decode.ParseAddr(string(text))
 	if err == nil {

@@ -10,12 +10,11 @@ import (
 	"vipd/balancer"
 )
 
-// byName is the definition of a service, one of whose endpoints has a host name. %s stands for
-// further fields.
+// byName defines a service with a host name in its endpoints. %s stands for additional fields.
 const byName = `{"vips": ["10.96.0.10"], "ports": [{"port": 5432}], "endpoints": [{"address": "DB1.example.org", "weight": 2}, {"address": "192.0.2.1"}]%s}`
 
-// decodeByName decodes byName with the further fields in fields. If key is not empty, the service
-// is from etcd. Otherwise it is from a file.
+// decodeByName decodes byName with additional fields. If key is not empty, the service is from
+// etcd, otherwise from a file.
 func decodeByName(t *testing.T, fields, key string) *balancer.Service {
 	t.Helper()
 	var tree map[string]any
@@ -50,7 +49,7 @@ func TestNamesAreWrittenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, problems := balancer.DecodeService("db", tree, nil, nil, balancer.SeverityError); !reflect.DeepEqual(again, s) {
-		t.Errorf("service encoded and decoded again = %+v, want %+v; problems = %v", again, s, problems)
+		t.Errorf("after encoding and decoding: service = %+v, want %+v; problems = %v", again, s, problems)
 	}
 }
 
@@ -75,8 +74,8 @@ func TestLookupsOf(t *testing.T) {
 	}
 }
 
-// TestResolvedEndpoints compiles services whose lookups have been answered. Each address in an
-// answer must become an endpoint, up to discover.max. Failed lookups and refused addresses must be
+// TestResolvedEndpoints compiles services whose lookups have finished. Each address in an answer
+// must become an endpoint, up to discover.max. Failed lookups and refused addresses must be
 // reported.
 func TestResolvedEndpoints(t *testing.T) {
 	members := func(addresses ...string) (all []balancer.LookupRecord) {

@@ -25,7 +25,7 @@ func TestNoFrontendLeadsToItself(t *testing.T) {
 		endpoints []balancer.Endpoint
 		published string // address of a registered endpoint
 		want      string // backends of the frontend 10.96.0.10:80/tcp
-		field     string // the field of the problem
+		field     string // that the problem names
 	}{
 		{"alone", port(balancer.Port{Port: 80, TargetPort: 80}), []balancer.Endpoint{endpoint("10.96.0.10", 0)}, "", "", "endpoints[0].address"},
 		{"beside another", port(balancer.Port{Port: 80, TargetPort: 80}), []balancer.Endpoint{endpoint("10.0.0.9", 0), endpoint("10.96.0.10", 0)}, "", "9:active/1", "endpoints[1].address"},
@@ -49,7 +49,7 @@ func TestNoFrontendLeadsToItself(t *testing.T) {
 			}
 			if c.name == "node port" {
 				if got := states(env, in, "192.168.1.5:3000/tcp"); got != "" {
-					t.Errorf("backends of the node port = %q, want none", got)
+					t.Errorf("node port: backends = %q, want none", got)
 				}
 			}
 			wantLeadsBack(t, balancer.Compile(env, in).Problems, c.field)
@@ -66,6 +66,6 @@ func wantLeadsBack(t *testing.T, problems snap.Map[balancer.Name, *[]balancer.Pr
 	switch {
 	case field == "" && len(all) == 0:
 	case len(all) != 1 || all[0].Field != field || all[0].Severity != balancer.SeverityError || !strings.Contains(all[0].Text, "because they would loop"):
-		t.Errorf("problems = %v, want one error of the field %q", all, field)
+		t.Errorf("problems = %v, want one error about the field %q", all, field)
 	}
 }
