@@ -8,23 +8,23 @@ import (
 )
 
 // Memory is the state that one compilation passes to the next: draining endpoints, ramping weights,
-// withdrawn VIPs, and the holder of each key. It follows from the compiled states, is part of the
-// next Inputs, and is stored on disk, so a restart loses nothing.
+// withdrawn VIPs, and the holder of each key. It follows from the compiled state and is an input of
+// the next compilation. vipd stores it on disk, so a restart loses nothing.
 type Memory struct {
-	// Drains are the removed endpoints, until their deadline.
+	// Drains holds the removed backends, until their deadline.
 	Drains snap.Map[BackendKey, Drain]
-	// Ramps are the backends that joined or recovered, until they have their full weight.
+	// Ramps holds the backends that joined or recovered, until they have their full weight.
 	Ramps snap.Map[BackendKey, Ramp]
-	// DrainingVIPs are the VIPs that have lost their last frontend, until their deadline. Open
-	// connections need the address to continue.
+	// DrainingVIPs holds the VIPs that have lost their last frontend, until their deadline. Open
+	// connections still need the address.
 	DrainingVIPs snap.Map[netip.Addr, Drain]
-	// Holders name the service that has each key.
+	// Holders maps each key to the service that holds it.
 	Holders snap.Map[Key, Name]
-	// Withdrawals are the VIPs that are withdrawn, or were recently.
+	// Withdrawals holds the VIPs that are or recently were withdrawn.
 	Withdrawals snap.Map[netip.Addr, Withdrawal]
 }
 
-// WithMemory returns the inputs with the memory m.
+// WithMemory returns in with its memory replaced by m.
 func (in Inputs) WithMemory(m Memory) Inputs {
 	in.Drains = m.Drains
 	in.Ramps = m.Ramps
@@ -34,13 +34,13 @@ func (in Inputs) WithMemory(m Memory) Inputs {
 	return in
 }
 
-// After returns the memory after the compiled state has changed from before to after, at the time
-// now. Its cost grows with the number of differences and drains.
+// After returns the memory that results when the compiled state changes from before to after at the
+// time now. Its cost grows with the number of differences and drains.
 //
-// When an endpoint is removed from a frontend, a drain of DrainTimeout starts. It ends if the
-// endpoint is added again. UDP has no connections to drain, so its flows move immediately. If a
-// whole frontend is removed, the dataplane drains its connections for the frontend's DrainTimeout,
-// and the VIP stays for the same time.
+// When an endpoint is removed from a frontend, it drains for DrainTimeout, or until it is added
+// again. UDP has no connections to drain, so its flows move immediately. When a whole frontend is
+// removed, the dataplane drains its connections for the frontend's DrainTimeout, and the VIP
+// remains until then.
 func (m Memory) After(before, after Desired, now time.Time) Memory {
 	for key, change := range snap.Diff(before.Frontends, after.Frontends) {
 		if !change.HasNew {
@@ -84,7 +84,7 @@ func (m Memory) startDrains(old, next *Frontend, now time.Time) Memory {
 	return m
 }
 
-// keepVIP keeps the VIP of a removed frontend for the drain timeout, unless the VIP has another
+// keepVIP keeps a removed frontend's VIP for the drain timeout, unless the VIP has another
 // frontend.
 func (m Memory) keepVIP(f *Frontend, after Desired, now time.Time) Memory {
 	if f.NodePort || f.Proto == UDP || f.DrainTimeout <= 0 || after.Addresses.At(f.Addr) > 0 {
@@ -97,7 +97,6 @@ func (m Memory) keepVIP(f *Frontend, after Desired, now time.Time) Memory {
 	return m
 }
 
-// dropFrontend deletes the drains and ramps of a frontend.
 func (m Memory) dropFrontend(key Key) Memory {
 	m.Ramps = dropRamps(m.Ramps, key)
 	for k := range onFrontend(m.Drains, key) {
@@ -106,7 +105,7 @@ func (m Memory) dropFrontend(key Key) Memory {
 	return m
 }
 
-// Expire deletes the entries whose deadline has passed, and advances the ramps.
+// Expire deletes the drains and withdrawals whose deadline has passed, and advances the ramps.
 func (m Memory) Expire(now time.Time) Memory {
 	m = m.advanceRamps(now)
 	for k, d := range m.Drains.All() {
@@ -122,8 +121,8 @@ func (m Memory) Expire(now time.Time) Memory {
 	return m.expireWithdrawals(now)
 }
 
-// AdjustClock returns m after the system clock was set forward by delta (back if negative). All
-// deadlines keep their distance from now.
+// AdjustClock returns m adjusted to a system clock that was set forward by delta (back if
+// negative). The time that remains until each deadline does not change.
 func (m Memory) AdjustClock(delta time.Duration) Memory {
 	if delta == 0 {
 		return m
@@ -147,8 +146,8 @@ func (m Memory) AdjustClock(delta time.Duration) Memory {
 	return m
 }
 
-// NextExpiry returns the time when the next drain or withdrawal ends, or a ramp advances. Zero
-// means never.
+// NextExpiry returns when the next drain or withdrawal ends, or the next ramp advances. Zero means
+// never.
 func (m Memory) NextExpiry() time.Time {
 	var next time.Time
 	earlier := func(t time.Time) {

@@ -23,19 +23,20 @@ type Node struct {
 	AllowedEndpoints []netip.Prefix `json:"allowed_endpoints,omitempty"`
 }
 
-// Equal reports whether both records are equal.
+// Equal reports whether the two records are equal.
 func (n Node) Equal(other Node) bool {
 	return slices.Equal(n.Addresses, other.Addresses) && slices.Equal(n.AllowedEndpoints, other.AllowedEndpoints)
 }
 
-// NodeAddresses maps the addresses of all nodes except one to the names of the nodes.
+// NodeAddresses maps the addresses of all nodes, except the node called except, to the nodes'
+// names.
 func NodeAddresses(nodes snap.Map[NodeName, *Node], except NodeName) snap.Map[netip.Addr, NodeName] {
 	return UpdateNodeAddresses(snap.Map[netip.Addr, NodeName]{}, snap.Map[NodeName, *Node]{}, nodes, except)
 }
 
-// UpdateNodeAddresses returns NodeAddresses(after, except). The parameter owners is the result for
-// the nodes in before. The cost is proportional to the number of changed nodes, plus one pass over
-// all addresses.
+// UpdateNodeAddresses returns NodeAddresses(after, except), given owners, which is
+// NodeAddresses(before, except). If no node has changed, it costs nothing; otherwise it visits all
+// nodes' addresses at most once.
 func UpdateNodeAddresses(owners snap.Map[netip.Addr, NodeName], before, after snap.Map[NodeName, *Node], except NodeName) snap.Map[netip.Addr, NodeName] {
 	var changed []netip.Addr // addresses of the changed nodes
 	for name, c := range snap.Diff(before, after) {
@@ -71,11 +72,11 @@ func UpdateNodeAddresses(owners snap.Map[netip.Addr, NodeName], before, after sn
 }
 
 // PublishedAddresses returns the addresses that a node publishes as its own: the addresses in
-// Env.Local that neither another program nor vipd owner moves between hosts. An address is
-// published even if a service claims it, because another host that adds the address would cut off
-// the node. The addresses in sources, from which the node sends, are always published.
+// Env.Local that neither another program nor vipd owner moves between hosts. An address that a
+// service claims is also published, because another host that added the address would cut off the
+// node. The addresses in sources, from which the node sends, are always published.
 func PublishedAddresses(env *Env, in *Inputs, sources []netip.Addr) (own []netip.Addr) {
-	moved := map[netip.Addr]bool{} // by another program
+	moved := map[netip.Addr]bool{} // addresses that another program moves
 	if env.ExternalVIPs {
 		for _, s := range in.Services.All() {
 			for _, vip := range s.Addresses() {

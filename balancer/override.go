@@ -8,21 +8,21 @@ import (
 	"vipd/balancer/snap"
 )
 
-// ResetWeight is the Weight of a change that removes an override of the weight. Stored overrides
-// never have it.
+// ResetWeight is the Weight of a change that removes the weight from an override. No stored
+// override has this weight.
 const ResetWeight = -1
 
-// OverrideEdit changes the override of Target. Next receives the old override, or the zero value,
-// and returns the new override, or nil if nothing is overridden any longer.
+// OverrideEdit changes the override of Target. Next receives the old override, or the zero value if
+// there is none. It returns the new override, or nil to delete the override.
 type OverrideEdit struct {
 	Target Target
 	Next   func(old Override) *Override
 }
 
 // OverrideEdits returns the edits that apply change to the target t. The first edit is for t
-// itself. If t is a whole address, the other edits remove the fields that change sets from the
-// overrides of its ports. The list defined contains the endpoints that t matches, and hasAgent
-// reports whether their service has an agent.
+// itself. If t covers all ports of an address, the other edits remove the fields that change sets
+// from the overrides of single ports. The list defined contains the endpoints that t matches, and
+// hasAgent reports whether their service has an agent.
 func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, defined []*Endpoint, hasAgent bool) []OverrideEdit {
 	var wide Override
 	if t.Port != 0 {
@@ -42,11 +42,11 @@ func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, d
 	return edits
 }
 
-// ChangedFrom returns the override of a target after the change o is applied to the override old.
-// Fields that o leaves unset keep their old value. A field is dropped if it equals the definition
-// of all endpoints of the target, unless wide, the override of the whole address, sets the field.
-// If the service has an agent, these fields are kept, because they override the agent's answer;
-// only the end of a drain is dropped. ChangedFrom returns nil if no field is left.
+// ChangedFrom returns a target's override after the change o to the override old. Fields that o
+// does not set keep their old values. A field that equals the definition of all the target's
+// endpoints is dropped, unless wide, the override for all ports of the address, sets it. If the
+// service has an agent, such a field remains, because it overrides the agent's answer; then only
+// the end of a drain is dropped. ChangedFrom returns nil if no field remains.
 func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint, hasAgent bool) *Override {
 	weight := overridePart{o.Expires, Signature{o.By, o.Reason}}
 	draining := weight
@@ -79,9 +79,9 @@ func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint, hasAgent 
 	return o.withParts(weight, draining)
 }
 
-// Note returns a temporary record of the author and the reason of o, a change that removes the
-// override old. If old is itself a note, Note repeats it. It returns nil if there is no author or
-// reason to record.
+// Note returns a note: a temporary override that sets nothing, and records who made the change o
+// and why. The change o removes the override old. If old is itself a note, Note returns an equal
+// note. It returns nil if there is no author or reason to record.
 func (o Override) Note(old Override) *Override {
 	note := Override{By: o.By, Reason: o.Reason}
 	if !old.IsSet() {
@@ -93,8 +93,8 @@ func (o Override) Note(old Override) *Override {
 	return &note
 }
 
-// ReplacedBy returns the part of a port's override that remains after the override wide of the
-// whole address: the fields that wide does not set. It returns nil if no field remains.
+// ReplacedBy returns the override of a single port that remains after wide, an override for all
+// ports, is set. The fields that wide sets are removed. ReplacedBy returns nil if no field remains.
 func (o Override) ReplacedBy(wide Override) *Override {
 	weight, draining := o.parts()
 	if wide.Weight != nil {
@@ -106,7 +106,7 @@ func (o Override) ReplacedBy(wide Override) *Override {
 	return o.withParts(weight, draining)
 }
 
-// Inherit returns o with its unset fields from shared, an override of the whole address or of the
+// Inherit returns o with its unset fields filled from shared, an override for all ports or for the
 // fleet. Each field keeps its own expiry and signature.
 func (o *Override) Inherit(shared *Override) *Override {
 	if !shared.IsSet() || (o.Weight != nil || shared.Weight == nil) && (o.Draining != nil || shared.Draining == nil) {
@@ -129,7 +129,7 @@ func (o *Override) Inherit(shared *Override) *Override {
 }
 
 // Unexpired returns the part of o that has not expired. It returns o itself if no part has expired,
-// and nil if all parts have.
+// and nil if all parts have expired.
 func (o *Override) Unexpired(now time.Time) *Override {
 	weight, draining := o.parts()
 	lapsed := func(s overridePart) bool { return !s.expires.IsZero() && !s.expires.After(now) }
@@ -146,7 +146,7 @@ func (o *Override) Unexpired(now time.Time) *Override {
 	return remaining.withParts(weight, draining)
 }
 
-// NextExpiry returns the time when the first part of o expires. Zero means never.
+// NextExpiry returns when the next part of o expires. Zero means never.
 func (o *Override) NextExpiry() time.Time {
 	weight, draining := o.Expiries()
 	if before(weight, draining) {
@@ -155,8 +155,8 @@ func (o *Override) NextExpiry() time.Time {
 	return draining
 }
 
-// Expiries returns the times when the weight and the draining flag expire. Zero means never, or
-// that o does not set the field.
+// Expiries returns when the weight and the draining flag expire. Zero means never, or that o does
+// not set the field.
 func (o *Override) Expiries() (weight, draining time.Time) {
 	if o.Weight != nil {
 		weight = cmp.Or(o.WeightExpires, o.Expires)
@@ -167,7 +167,7 @@ func (o *Override) Expiries() (weight, draining time.Time) {
 	return weight, draining
 }
 
-// Signature contains the author of a change and the reason.
+// Signature records who made a change, and why.
 type Signature struct{ By, Reason string }
 
 // Signatures returns the signatures of the weight and of the draining flag.
@@ -182,14 +182,13 @@ type overridePart struct {
 	Signature
 }
 
-// parts returns the expiries and signatures of the weight and of the draining flag.
 func (o *Override) parts() (weight, draining overridePart) {
 	weight.expires, draining.expires = o.Expiries()
 	weight.Signature, draining.Signature = o.Signatures()
 	return weight, draining
 }
 
-// withParts returns o with these expiries and signatures, or nil if o sets no fields.
+// withParts returns o with other expiries and signatures, or nil if o sets no fields.
 func (o Override) withParts(weight, draining overridePart) *Override {
 	o.Expires = draining.expires
 	o.WeightExpires = time.Time{}
@@ -217,14 +216,14 @@ func (o Override) withParts(weight, draining overridePart) *Override {
 	return &o
 }
 
-// before reports whether a is before b. Zero means never.
+// before reports whether a is before b. A zero time means never, so it is after all others.
 func before(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before(b)) }
 
 // IsSet reports whether an override sets anything. A nil override and a Note set nothing.
 func (o *Override) IsSet() bool { return o != nil && (o.Weight != nil || o.Draining != nil) }
 
-// Effective returns the weight and draining of an endpoint, given the values of its definition.
-// Fields that o sets replace these values. If o is nil, the values remain.
+// Effective applies o to the weight and draining flag from an endpoint's definition. A nil o
+// changes neither.
 func (o *Override) Effective(weight int, draining bool) (int, bool) {
 	if o != nil && o.Weight != nil {
 		weight = *o.Weight
@@ -235,7 +234,7 @@ func (o *Override) Effective(weight int, draining bool) (int, bool) {
 	return weight, draining
 }
 
-// Drains reports whether o drains its endpoint. If o is nil, it does not.
+// Drains reports whether o drains its endpoint. A nil o does not.
 func (o *Override) Drains() bool {
 	_, drains := o.Effective(0, false)
 	return drains

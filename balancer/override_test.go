@@ -16,7 +16,7 @@ func TestOverrideLaws(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		defined := []*balancer.Endpoint{{Weight: r.IntN(3), Draining: r.IntN(2) == 0}}
-		var wide, port balancer.Override // the stored overrides of the address and of the port
+		var wide, port balancer.Override // the stored overrides for the address and for the port
 		weight, draining := defined[0].Weight, defined[0].Draining
 		for range 20 {
 			change := anyOverride(r)
@@ -45,12 +45,11 @@ func TestOverrideLaws(t *testing.T) {
 		port = valueOf(port.ReplacedBy(back))
 		kept := back.ChangedFrom(wide, balancer.Override{}, defined, false)
 		if !defined[0].Draining && (kept != nil || !reflect.DeepEqual(port, balancer.Override{})) {
-			t.Fatalf("seed %d: after an override with the defined values: stored override of the address = %+v, of the port = %+v, want none", seed, kept, port)
+			t.Fatalf("seed %d: after an override with the defined values: address override = %+v, port override = %+v, want none", seed, kept, port)
 		}
 	}
 }
 
-// anyOverride returns a random override, which sets the weight, the draining flag or both.
 func anyOverride(r *rand.Rand) (o balancer.Override) {
 	what := 1 + r.IntN(3)
 	if what&1 != 0 {
@@ -103,7 +102,6 @@ func valueOf(o *balancer.Override) balancer.Override {
 	return *o
 }
 
-// first returns the first argument that is not nil.
 func first[T any](of ...*T) *T {
 	for _, v := range of {
 		if v != nil {
@@ -131,7 +129,7 @@ func TestOverrideLapses(t *testing.T) {
 // must each last until their own expiry.
 func TestOverridePartsExpire(t *testing.T) {
 	type part struct {
-		value any // nil if this part is not set
+		value any // nil if the part is not set
 		end   time.Time
 	}
 	start := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -182,15 +180,15 @@ func TestOverridePartsExpire(t *testing.T) {
 				}
 			}
 			if want := [2]part{weight, drain}; got != want {
-				t.Fatalf("seed %d, step %d: weight and draining flag with their expiries = %v, want %v", seed, step, got, want)
+				t.Fatalf("seed %d, step %d: parts with their expiries = %v, want %v", seed, step, got, want)
 			}
 		}
 	}
 }
 
-// TestOverridePartsKeepSignatures sets the weight of an endpoint and drains it, each as a different
-// operator, and then resets the later of the two. The other part of the override must keep the
-// signature of its operator.
+// TestOverridePartsKeepSignatures sets an endpoint's weight and drains the endpoint, each as a
+// different operator, and then resets the later change. The other part of the override must keep
+// its operator's signature.
 func TestOverridePartsKeepSignatures(t *testing.T) {
 	five, back, yes, no := 5, balancer.ResetWeight, true, false
 	ana, ben := balancer.Signature{By: "ana", Reason: "slow disks"}, balancer.Signature{By: "ben", Reason: "kernel"}
@@ -201,8 +199,8 @@ func TestOverridePartsKeepSignatures(t *testing.T) {
 	weigh, drain := balancer.Override{Weight: &five}, balancer.Override{Draining: &yes}
 	for name, c := range map[string]struct {
 		first, then, last balancer.Override
-		weight, draining  balancer.Signature // signatures after both changes
-		left              balancer.Signature // signature of the part that is not reset
+		weight, draining  balancer.Signature // after both changes
+		left              balancer.Signature // of the part that is not reset
 	}{
 		"the weight first": {signed(ana, weigh), signed(ben, drain), signed(ben, balancer.Override{Draining: &no}), ana, ben, ana},
 		"the drain first":  {signed(ana, drain), signed(ben, weigh), signed(ben, balancer.Override{Weight: &back}), ben, ana, ana},
@@ -210,19 +208,19 @@ func TestOverridePartsKeepSignatures(t *testing.T) {
 		defined := []*balancer.Endpoint{{Weight: 1}}
 		unexpired := valueOf(c.then.ChangedFrom(valueOf(c.first.ChangedFrom(balancer.Override{}, balancer.Override{}, defined, false)), balancer.Override{}, defined, false))
 		if weight, draining := unexpired.Signatures(); weight != c.weight || draining != c.draining || unexpired.By != "ben" {
-			t.Errorf("%s: signature of the weight = %v, want %v; of the drain = %v, want %v; override = %+v, want By to be ben", name, weight, c.weight, draining, c.draining, unexpired)
+			t.Errorf("%s: weight signed by %v, want %v; drain signed by %v, want %v; override = %+v, want By = ben", name, weight, c.weight, draining, c.draining, unexpired)
 		}
 		left := c.last.ChangedFrom(unexpired, balancer.Override{}, defined, false)
 		weight, draining := left.Signatures()
 		if left.Weight != nil && weight != c.left || left.Draining != nil && draining != c.left {
-			t.Errorf("%s: after the reset: signatures of %+v = %v and %v, want %v for the part that is left", name, *left, weight, draining, c.left)
+			t.Errorf("%s: after the reset: override = %+v, signatures = %v and %v, want %v for the remaining part", name, *left, weight, draining, c.left)
 		}
 	}
 }
 
-// TestOverrideInherits combines an override of the node with an override of the fleet. Each part
-// must be effective until its own expiry, and the node's parts must have priority. An override of a
-// port must inherit from the override of the whole address in the same way.
+// TestOverrideInherits combines a node's override with the fleet's override. Each part must be
+// effective until its own expiry, and the node's parts must have priority. A port's override must
+// inherit from the override for all ports in the same way.
 func TestOverrideInherits(t *testing.T) {
 	yes, two, five := true, 2, 5
 	hour, day := time.Unix(3600, 0), time.Unix(86400, 0)
@@ -255,6 +253,6 @@ func TestOverrideInherits(t *testing.T) {
 		t.Errorf("OverrideOf for a port = %+v, want %+v", *got, cases[0].want)
 	}
 	if alone := (&balancer.Override{Weight: &five}); alone.Inherit(nil) != alone {
-		t.Error("Inherit(nil) returns another override, want the same")
+		t.Error("Inherit(nil) changed the override")
 	}
 }

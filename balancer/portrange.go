@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// PortRange is the port of a service, or a range of its ports. A value up to 65535 is a single
-// port. Otherwise the upper 16 bits are the first port, and the lower 16 bits are the last. Single
-// ports therefore sort before ranges.
+// PortRange is a single port or a range of ports. A value up to 65535 is a single port. In a range,
+// the upper 16 bits are the first port, and the lower 16 bits are the last port. Single ports
+// therefore sort before ranges.
 type PortRange uint32
 
 // AllPorts is the range of all ports, for services that use a whole address.
@@ -48,8 +48,9 @@ func (p PortRange) Contains(port uint16) bool { return p.First() <= port && port
 // Overlaps reports whether p and q have a common port.
 func (p PortRange) Overlaps(q PortRange) bool { return p.First() <= q.Last() && q.First() <= p.Last() }
 
-// conflicts reports whether p and q can't both be open at an address. A single port may be inside a
-// range, and a range inside AllPorts: the narrower range gets the connections.
+// conflicts reports whether p and q can't both be open at the same address. A single port may be
+// inside a range, and a range inside AllPorts. The narrower range then gets the connections to its
+// ports.
 func (p PortRange) conflicts(q PortRange) bool {
 	if p == q {
 		return true

@@ -11,8 +11,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestPortRangeText formats ports and ranges as text and as JSON, and parses the results. Each must
-// result in the original value.
+// TestPortRangeText formats ports and ranges as text and as JSON, and parses the results. The
+// parsed value must equal the original.
 func TestPortRangeText(t *testing.T) {
 	for text, want := range map[string]PortRange{"80": 80, "8000-8999": NewPortRange(8000, 8999), "80-80": 80, "all": AllPorts, "1-65535": AllPorts, "65535": 65535} {
 		p, err := ParsePortRange(text)
@@ -22,7 +22,7 @@ func TestPortRangeText(t *testing.T) {
 		raw, err := json.Marshal(want)
 		var back PortRange
 		if err != nil || json.Unmarshal(raw, &back) != nil || back != want {
-			t.Errorf("JSON of %[1]s = %[2]s, decoded again = %[3]s, want %[1]s", want, raw, back)
+			t.Errorf("%[1]s as JSON = %[2]s, decoded = %[3]s, want %[1]s", want, raw, back)
 		}
 		key := Key{netip.MustParseAddr("fd00::1"), want, TCP}
 		if got, err := ParseKey(key.String()); got != key || err != nil {
@@ -36,9 +36,9 @@ func TestPortRangeText(t *testing.T) {
 	}
 }
 
-// TestFrontendAt looks up ports inside and outside the port ranges of frontends. Among the
-// frontends whose range contains a port, the frontend with the narrowest range must get the port.
-// Only this frontend may list the port in Open.
+// TestFrontendAt looks up ports inside and outside the frontends' port ranges. The frontend with
+// the narrowest range that contains a port must get the port. Only this frontend may list the port
+// in Open.
 func TestFrontendAt(t *testing.T) {
 	vip := netip.MustParseAddr("10.96.0.10")
 	key := func(p PortRange) Key { return Key{vip, p, TCP} }
@@ -56,19 +56,18 @@ func TestFrontendAt(t *testing.T) {
 		for _, p := range []PortRange{NewPortRange(8000, 8999), AllPorts} {
 			open := all.At(key(p)).withOpen(all).Open
 			if in := slices.ContainsFunc(open, func(q PortRange) bool { return q.Contains(port.First()) }); in != (p == want) {
-				t.Errorf("Open of the frontend %s = %s, but port %s belongs to the frontend %s", p, open, port, want)
+				t.Errorf("frontend %s: Open = %s, but port %s belongs to the frontend %s", p, open, port, want)
 			}
 		}
 	}
 	if _, f := FrontendAt(all, Key{netip.MustParseAddr("10.96.0.11"), 80, TCP}); f != nil {
-		t.Error("FrontendAt returns a frontend for an address without frontends, want none")
+		t.Error("FrontendAt found a frontend at an address without frontends")
 	}
 }
 
 // rangesMode describes a mode that can serve port ranges, and all ports of an address.
 var rangesMode = Capabilities{Mode: "test", Protocols: []Protocol{TCP, UDP}, Forwards: []Forward{NATForward}, MaxPorts: 65535}
 
-// rangeService returns a service with an endpoint and the given ports and ranges.
 func rangeService(name Name, vip string, ports ...PortRange) *Service {
 	s := &Service{Name: name, VIPs: []netip.Addr{netip.MustParseAddr(vip)}, Policy: Policy{Forward: NATForward, NoEndpoints: RejectClients, ProxyProtocol: NoProxyProtocol}}
 	for _, p := range ports {
@@ -78,9 +77,9 @@ func rangeService(name Name, vip string, ports ...PortRange) *Service {
 	return s
 }
 
-// TestRangeConflicts compiles services that share a VIP. If one service claims a part of the
-// other's range, it must get this part. If two ranges overlap otherwise, only the range of the
-// first service must be served.
+// TestRangeConflicts compiles services that share a VIP. If one service claims part of another
+// service's range, it must get that part. If two ranges overlap only partly, only the first
+// service's range must be served.
 func TestRangeConflicts(t *testing.T) {
 	const vip = "10.96.0.10"
 	for name, c := range map[string]struct {
@@ -122,12 +121,12 @@ func TestRangeConflicts(t *testing.T) {
 			}
 			for p, want := range c.want {
 				if f := d.Frontends.At(Key{netip.MustParseAddr(vip), p, TCP}); f == nil || f.Service != want {
-					t.Errorf("frontend of ports %s = %v, want a frontend of service %s", p, f, want)
+					t.Errorf("frontend for ports %s = %v, want a frontend of service %s", p, f, want)
 				}
 			}
 			for name, all := range d.Problems.All() {
 				if len(*all) != 1 || (*all)[0].Text != c.problems[name] {
-					t.Errorf("problems of service %s = %v, want %q", name, *all, c.problems[name])
+					t.Errorf("service %s: problems = %v, want %q", name, *all, c.problems[name])
 				}
 			}
 			if d.Problems.Len() != len(c.problems) {
@@ -137,7 +136,7 @@ func TestRangeConflicts(t *testing.T) {
 	}
 }
 
-// TestRangeOnOwnAddress claims port ranges on an address of the node. A range that contains port 22
+// TestRangeOnOwnAddress claims port ranges on the node's own address. A range that contains port 22
 // must be refused. If the service is from etcd, a range that contains a port of another program on
 // the node must also be refused.
 func TestRangeOnOwnAddress(t *testing.T) {
@@ -180,8 +179,8 @@ func TestRangeOnOwnAddress(t *testing.T) {
 	}
 }
 
-// TestRangesBeyondTheMode compiles port ranges for modes with different limits. A range that the
-// mode can't serve must be reported and not served.
+// TestRangesBeyondTheMode compiles port ranges for modes with different limits. Ranges that the
+// mode can't serve must be reported, not served.
 func TestRangesBeyondTheMode(t *testing.T) {
 	moved := rangeService("a", "10.96.0.10", NewPortRange(8000, 8999))
 	moved.Ports[0].TargetPort = NewPortRange(9000, 9999)
@@ -217,7 +216,7 @@ func TestRangesBeyondTheMode(t *testing.T) {
 }
 
 // TestEncodeRanges decodes the ports of a service and encodes them again. A single port must be
-// encoded as a number, and a range as a text.
+// encoded as a number, and a range as a string.
 func TestEncodeRanges(t *testing.T) {
 	ports := []any{
 		map[string]any{"name": "a", "port": int64(80), "target_port": int64(8080)},

@@ -5,46 +5,47 @@ import (
 	"strings"
 )
 
-// Severity describes whether a problem prevents its subject from being served as written.
+// Severity describes how far a problem prevents vipd from serving a definition as written.
 type Severity string
 
-// The severities. The zero value is an error.
+// These are the severities. The zero value means SeverityError.
 const (
 	// SeverityError means that the field, service or file can't be used.
 	SeverityError Severity = "error"
-	// SeverityNearest means that the service runs, with the nearest alternative that the mode
+	// SeverityNearest means that the service runs with the nearest alternative that the mode
 	// supports.
 	SeverityNearest Severity = "nearest"
-	// SeverityWarning means that nothing is lost, but an operator should check it.
+	// SeverityWarning means that everything is served as written, but an operator should check the
+	// definition.
 	SeverityWarning Severity = "warning"
 )
 
 // ProblemKind classifies problems that programs treat specially.
 type ProblemKind string
 
-// The kinds of problems.
+// These are the kinds of problems.
 const (
 	// Refused means that the node's configuration does not allow a setting of a service from etcd.
 	Refused ProblemKind = "refused"
-	// PortReserved means that a program of the node needs the port. No setting allows services to
+	// PortReserved means that a program on the node needs the port. No setting allows services to
 	// use such a port.
 	PortReserved ProblemKind = "reserved"
-	// Held means that another service has the address and port.
+	// Held means that another service holds the address and port.
 	Held ProblemKind = "held"
 	// InPanic means that endpoints of a port are used although their checks fail.
 	InPanic ProblemKind = "panic"
 	// Outage means that no endpoint of a port is used, because all of them fail their checks or
 	// fewer than min_usable are usable.
 	Outage ProblemKind = "outage"
-	// Unapplied means that this host could not apply the compiled state.
+	// Unapplied means that this host could not apply the compiled state to its kernel.
 	Unapplied ProblemKind = "unapplied"
 	// Idle means that a service has no endpoints, or that settings exclude all endpoints of a port.
 	Idle ProblemKind = "idle"
-	// Unanswered means that an endpoint does not answer new connections. The text starts with the
-	// endpoint's address.
+	// Unanswered means that an endpoint does not answer new connections. Problem.Text starts with
+	// the endpoint's address.
 	Unanswered ProblemKind = "unanswered"
-	// Unchecked means that this node can't run the checks of endpoints. The text starts with the
-	// address of the first endpoint.
+	// Unchecked means that this node can't run the checks of some endpoints. Problem.Text starts
+	// with the first such endpoint's address.
 	Unchecked ProblemKind = "unchecked"
 	// Unresolved means that a lookup of endpoints failed.
 	Unresolved ProblemKind = "unresolved"
@@ -52,32 +53,32 @@ const (
 	NeedsRestart ProblemKind = "restart"
 )
 
-// Problem is a mistake in a definition, or a setting that can't be honoured here. Problems are
-// collected and shown by check, status, the log and metrics. They never prevent the valid parts of
-// a configuration from being applied.
+// Problem is a mistake in a definition, or a setting that this node can't honour. The commands
+// check and status, the log and the metrics show problems. Problems never prevent the valid parts
+// of a configuration from being applied.
 type Problem struct {
 	Severity Severity `json:"severity"`
-	// Origin is the file and line, or the key and revision.
+	// Origin is the file and line, or the etcd key and revision.
 	Origin Origin `json:"origin,omitzero"`
-	// Service is "" if the problem belongs to no single service.
+	// Service is "" if the problem does not belong to a single service.
 	Service Name `json:"service,omitempty"`
 	// Field is the path of the field in its table, such as endpoints[2].weight. "" means the whole
 	// table.
 	Field string `json:"field,omitempty"`
 	// Kind is "" for problems that programs don't treat specially.
 	Kind ProblemKind `json:"kind,omitempty"`
-	// Unknown reports whether this version has no such field.
+	// Unknown reports whether this version does not know the field.
 	Unknown bool `json:"-"`
-	// Misplaced reports whether the value may belong to another table whose heading is missing.
+	// Misplaced reports whether the field may belong to another table, whose heading is missing.
 	Misplaced bool `json:"-"`
 	// Port is the port with the problem, such as "80/tcp" (see Service.PortWords). It is "" if the
 	// problem does not concern a single port.
 	Port string `json:"port,omitempty"`
-	// Text explains the problem, and the permitted values or the fix.
+	// Text explains the problem, and names the permitted values or the fix.
 	Text string `json:"text"`
 }
 
-// PortText returns the text, preceded by the port if the problem has one.
+// PortText returns Text, preceded by Port if it is not "".
 func (p *Problem) PortText() string {
 	if p.Port == "" {
 		return p.Text
@@ -101,7 +102,7 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// place formats the origin: a key, FILE:LINE, or FILE.
+// place formats the origin as an etcd key, FILE:LINE or FILE.
 func (p Problem) place() string {
 	switch {
 	case p.Origin.Key != "":

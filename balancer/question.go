@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// Question is the question of a DNS check.
+// Question is the question that a DNS check sends.
 type Question struct {
 	// Name ends in a dot.
 	Name string
-	// Type is a DNS type in questionTypes.
+	// Type is a DNS record type that questionTypes returns.
 	Type string
 }
 
@@ -19,7 +19,7 @@ func questionTypes() []string {
 	return []string{"A", "AAAA", "CNAME", "MX", "NS", "PTR", "SOA", "SRV", "TXT"}
 }
 
-// ParseQuestion parses a query, "NAME [TYPE]". The default type is A.
+// ParseQuestion parses a query in the form "NAME [TYPE]". The default type is A.
 func ParseQuestion(query string) (Question, error) {
 	words := strings.Fields(query)
 	if len(words) == 1 {
@@ -38,9 +38,9 @@ func ParseQuestion(query string) (Question, error) {
 	return q, nil
 }
 
-// isQuestionName reports whether a name that ends in a dot fits into a question. Each label must
-// have 1 to 63 bytes, and all labels with their length bytes must have at most 255 bytes. The
-// server decides which characters are valid.
+// isQuestionName reports whether a name that ends in a dot fits into a DNS question. Each label
+// must have 1 to 63 bytes, and the encoded name at most 255 bytes. The server decides which
+// characters are valid.
 func isQuestionName(name string) bool {
 	const maxLength, maxPart = 254, 63
 	if name == "." {

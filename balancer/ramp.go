@@ -7,40 +7,40 @@ import (
 	"vipd/balancer/snap"
 )
 
-// rampSteps is the number of equal steps of a ramp. The first step is immediate.
+// rampSteps is the number of equal steps in a ramp. The first step is immediate.
 const rampSteps = 10
 
-// Ramp is the progress of a backend that joined or recovered towards its full weight.
+// Ramp is the slow start of a backend that has joined or recovered: its weight increases in steps
+// until it is the full weight.
 type Ramp struct {
 	// Since is the start of the ramp, in UTC without a monotonic reading. Duration is the time from
-	// the start to the full weight.
+	// Since until the full weight applies.
 	Since    time.Time
 	Duration time.Duration
-	// Step is the progress, in tenths of the weight.
+	// Step is the current share of the weight, in tenths.
 	Step int
 }
 
-// advance returns the ramp at the time now, and whether it is complete.
 func (r Ramp) advance(now time.Time) (Ramp, bool) {
 	elapsed := now.Sub(r.Since)
-	if elapsed >= r.Duration { // checked first, because a wrong clock could make the product below overflow
+	if elapsed >= r.Duration { // checked first, because the product below could overflow if the clock is wrong
 		return r, true
 	}
 	r.Step = max(r.Step, 1+int(rampSteps*max(elapsed, 0)/r.Duration))
 	return r, r.Step >= rampSteps
 }
 
-// Percent returns the current share of the weight.
+// Percent returns the current share of the weight, in percent.
 func (r Ramp) Percent() int { return 100 * r.Step / rampSteps }
 
-// next returns the time when the next step is due.
+// next returns when the next step is due.
 func (r Ramp) next() time.Time {
 	return r.Since.Add((r.Duration*time.Duration(r.Step) + rampSteps - 1) / rampSteps)
 }
 
 // startRamps starts a ramp for each backend that gets new connections in next but did not in old.
-// If no other backend continues, there is no ramp, because all would have the same shares anyway.
-// It deletes the ramps of backends without new connections.
+// If no other backend continues to get new connections, it starts no ramps, because they would not
+// change any backend's share. It deletes the ramps of backends that get no new connections.
 func (m Memory) startRamps(old, next *Frontend, now time.Time) Memory {
 	if next.SlowStart <= 0 {
 		m.Ramps = dropRamps(m.Ramps, next.Key)
@@ -82,11 +82,11 @@ func dropRamps(ramps snap.Map[BackendKey, Ramp], key Key) snap.Map[BackendKey, R
 	return ramps
 }
 
-// applyRamps returns a copy of f with ramped weights, or f if no backend is ramping up. One tenth
-// of weight 1 must be a whole number, so all weights are multiplied by ten, or by less if the
-// maximum weight requires it.
+// applyRamps returns a copy of f with ramped weights, or f if no backend is ramping up. Weights are
+// whole numbers, so it first multiplies all weights by ten, or by less if they would exceed the
+// maximum weight.
 func applyRamps(f *Frontend, in *Inputs) *Frontend {
-	steps := map[int]int{} // by index of the backend
+	steps := map[int]int{} // by backend index
 	heaviest := 1
 	for i, b := range f.Backends {
 		heaviest = max(heaviest, b.Weight)

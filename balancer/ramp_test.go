@@ -8,7 +8,8 @@ import (
 	"vipd/balancer"
 )
 
-// ramping compiles a service at successive times and keeps the memory in between, like the daemon.
+// ramping compiles a service at successive times and passes the memory from one compilation to the
+// next, like the daemon.
 type ramping struct {
 	t      *testing.T
 	now    time.Time
@@ -17,8 +18,8 @@ type ramping struct {
 	before balancer.Desired
 }
 
-// compiled compiles the current inputs and formats the backends (see states). It compiles twice,
-// because the memory that results from the first compilation affects the second.
+// compiled formats the backends that result from the current inputs (see states). It compiles
+// twice, because the memory that results from the first compilation affects the second.
 func (r *ramping) compiled() string {
 	r.t.Helper()
 	memory, out := r.memory.Expire(r.now), r.before
@@ -90,8 +91,7 @@ func TestSlowStart(t *testing.T) {
 }
 
 // TestNoRamp makes all endpoints recover together, disables slow start, ends a drain, and removes
-// the frontend. An endpoint may have a ramp only if other endpoints serve when it starts. No ramp
-// may be left at the end.
+// the frontend. A ramp may start only while other endpoints serve. In the end, no ramp may remain.
 func TestNoRamp(t *testing.T) {
 	r := newRamping(t)
 	r.service(2, nil)
@@ -117,15 +117,15 @@ func TestNoRamp(t *testing.T) {
 	r.in.Services = r.in.Services.Delete("web")
 	want(t, "gone", r.compiled(), "no frontend")
 	if r.memory.Ramps.Len() != 0 {
-		t.Error("ramps of a removed frontend remain, want none")
+		t.Error("a removed frontend's ramps remain, want none")
 	}
 }
 
-// TestRampWeights starts the ramp of an endpoint, with small and large weights. The share of the
-// endpoint must be as exact as integer weights permit.
+// TestRampWeights starts the ramp of an endpoint, with small and large weights. The endpoint's
+// share must be as exact as integer weights permit.
 func TestRampWeights(t *testing.T) {
 	for _, c := range []struct {
-		weights [2]int // weights of the endpoint that serves and of the endpoint that joins
+		weights [2]int // of the serving and of the joining endpoint
 		want    string
 	}{
 		{[2]int{3, 4}, "0:active/30 1:active/4"},
@@ -141,8 +141,8 @@ func TestRampWeights(t *testing.T) {
 	}
 }
 
-// TestRampEnds runs random histories, and then makes no further changes until each slow start is
-// over. No ramp may be left, and the weights must be as without ramps.
+// TestRampEnds makes random changes, and then waits until each slow start is over. No ramp may
+// remain, and the weights must be the same as without ramps.
 func TestRampEnds(t *testing.T) {
 	ramped := 0
 	for seed := range uint64(300) {
@@ -156,14 +156,14 @@ func TestRampEnds(t *testing.T) {
 			before = got
 			ramped += h.memory.Ramps.Len()
 		}
-		for range 3 { // several rounds, because the memory affects the result, and the result affects the memory
+		for range 3 { // several times, because the memory affects the result, and the result affects the memory
 			h.now = h.now.Add(time.Minute)
 			got := c.Once(h.env, h.in)
 			h.remember(before, got)
 			before = got
 		}
 		if h.memory.Ramps.Len() > 0 {
-			t.Fatalf("seed %d: ramps = %d at the end, want none", seed, h.memory.Ramps.Len())
+			t.Fatalf("seed %d: ramps after the last slow start = %d, want none", seed, h.memory.Ramps.Len())
 		}
 		rest := h.in
 		rest.Ramps = balancer.Inputs{}.Ramps
@@ -172,6 +172,6 @@ func TestRampEnds(t *testing.T) {
 		}
 	}
 	if ramped < 20 {
-		t.Errorf("ramps in all histories = %d, want at least 20", ramped)
+		t.Errorf("ramps for all seeds = %d, want at least 20", ramped)
 	}
 }

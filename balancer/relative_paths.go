@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// healthPaths lists the fields of health that name files. If the program of command has a slash, it
-// is also a file; otherwise it is found in PATH.
+// healthPaths lists the fields of health that name files. The program in the field command is also
+// a file if it contains a slash; otherwise PATH is searched for it.
 func healthPaths() []string { return []string{"ca_file", "cert_file", "key_file"} }
 
 // isRelative reports whether a path is relative. Definitions have Unix paths, even if vipctl reads
@@ -17,11 +17,11 @@ func isRelative(path string) bool {
 	return path != "" && !strings.HasPrefix(path, "/") && !filepath.IsAbs(path)
 }
 
-// isRelativeProgram reports whether the program of a command is a relative path.
+// isRelativeProgram reports whether a command's program is a relative path.
 func isRelativeProgram(name string) bool { return strings.Contains(name, "/") && isRelative(name) }
 
 // ResolvePaths returns a copy of the table of a service, or of [defaults], in which all paths are
-// absolute. Relative paths start in folder, the folder of the table's file. DecodeService refuses
+// absolute. Relative paths start in folder, which contains the table's file. DecodeService refuses
 // relative paths, because definitions from etcd have no folder.
 func ResolvePaths(fields map[string]any, folder string) map[string]any {
 	if log, ok := fields["access_log"].(string); ok && log != JournalLog && isRelative(log) {
@@ -85,7 +85,6 @@ func resolveProgram(table map[string]any, field, folder string) map[string]any {
 	return table
 }
 
-// checkPaths reports relative paths, because a definition without a file has no folder.
 func (r *healthReader) checkPaths(h *Health) {
 	for i, path := range []string{h.CAFile, h.CertFile, h.KeyFile} {
 		if isRelative(path) {

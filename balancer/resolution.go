@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// After returns the next state of lookup l of service s. The parameter before is the previous
-// state, and r is the new answer. Records that the answer lacks stay in Former until they are
-// replaced, so a wrong answer does not cause an outage. If the answer is empty, all records stay.
-// Otherwise, only records that pass their checks stay. If no record passes and Former is empty,
-// records without a verdict also stay, because no record has a verdict after a restart. Former
-// records are replaced when all checks of a new record pass, or immediately if the new record has
-// no checks. The function uncheckable, which may be nil, reports which checks can't run. These
-// checks do not delay the replacement.
+// After returns the resolution of the lookup l of service s that results when r is the new answer
+// and before is the previous resolution. Records that the answer lacks remain in Former until they
+// are replaced, so a wrong answer does not cause an outage. If the answer is empty, all records
+// remain. Otherwise, only records that pass their checks remain. If no record passes and Former is
+// empty, records without a verdict also remain, because no record has a verdict after a restart.
+// Former records are replaced when all checks of a new record pass, or immediately if the new
+// record has no checks. The function uncheckable reports which checks can't run, and so must not
+// delay the replacement. It may be nil.
 func (r *Resolution) After(before *Resolution, s *Service, in *Inputs, l Lookup, uncheckable func(Target) bool) *Resolution {
 	former := slices.Clone(before.Former)
 	passes := func(m LookupRecord) bool { return s.anyPasses(in, l, m) }
@@ -37,12 +37,11 @@ func (r *Resolution) After(before *Resolution, s *Service, in *Inputs, l Lookup,
 	return next
 }
 
-// target returns the address and port of m. The port may be 0.
 func (m LookupRecord) target() netip.AddrPort { return netip.AddrPortFrom(m.Addr, m.Port) }
 
-// replaces reports whether r replaces the former records of a family. This requires a new record of
-// the family that can serve. If a complete answer has no records of the family, a record of the
-// other family is sufficient.
+// replaces reports whether r replaces the former records in an address family. This requires a new
+// record in that family that can serve. If a complete answer has no records in the family, a record
+// in the other family is sufficient.
 func (r *Resolution) replaces(v4 bool, canServe func(LookupRecord) bool) bool {
 	own := func(m LookupRecord) bool { return m.Addr.Is4() == v4 }
 	if !slices.ContainsFunc(r.Records, own) {
@@ -54,7 +53,7 @@ func (r *Resolution) replaces(v4 bool, canServe func(LookupRecord) bool) bool {
 	return slices.ContainsFunc(r.Records, func(m LookupRecord) bool { return own(m) && canServe(m) })
 }
 
-// anyPasses reports whether an endpoint at m passes a check or has no checks.
+// anyPasses reports whether an endpoint at m passes any of its checks or has no checks.
 func (s *Service) anyPasses(in *Inputs, l Lookup, m LookupRecord) bool {
 	return slices.ContainsFunc(s.endpointsAt(in, l, m), func(e *Endpoint) bool {
 		return s.isUnchecked(e) || slices.ContainsFunc(s.targetsOf(e), func(t Target) bool { return in.Health.At(t) == HealthUp })
@@ -72,7 +71,7 @@ func (s *Service) allPass(in *Inputs, l Lookup, m LookupRecord, uncheckable func
 	})
 }
 
-// anyFails reports whether a check of an endpoint in one of the records fails.
+// anyFails reports whether an endpoint in any of the records fails a check.
 func (s *Service) anyFails(in *Inputs, l Lookup, members []LookupRecord) bool {
 	fails := func(t Target) bool { return in.Health.At(t) == HealthDown }
 	return slices.ContainsFunc(members, func(m LookupRecord) bool {
@@ -84,7 +83,7 @@ func (s *Service) anyFails(in *Inputs, l Lookup, members []LookupRecord) bool {
 
 func (s *Service) isUnchecked(e *Endpoint) bool { return s.Health == nil || e.IsUnchecked() }
 
-// targetsOf returns the target of e for each port.
+// targetsOf returns the targets of e, one for each port of s.
 func (s *Service) targetsOf(e *Endpoint) []Target {
 	targets := make([]Target, len(s.Ports))
 	for i := range s.Ports {
@@ -93,7 +92,7 @@ func (s *Service) targetsOf(e *Endpoint) []Target {
 	return targets
 }
 
-// endpointsAt returns the endpoints of s at m, a record of lookup l.
+// endpointsAt returns the endpoints that the record m of lookup l adds to s.
 func (s *Service) endpointsAt(in *Inputs, l Lookup, m LookupRecord) (all []*Endpoint) {
 	if l.Kind != HostLookup {
 		return []*Endpoint{new(Endpoint).found(l, m)}
@@ -106,8 +105,8 @@ func (s *Service) endpointsAt(in *Inputs, l Lookup, m LookupRecord) (all []*Endp
 	return all
 }
 
-// found returns a copy of e at m, a record of lookup l. For discovery, e is the zero value, and the
-// record sets all fields.
+// found returns a copy of e at the address in m, a record of lookup l. For discovery, e is the zero
+// value, and the record sets all fields.
 func (e *Endpoint) found(l Lookup, m LookupRecord) *Endpoint {
 	out := *e
 	out.Address, out.From = m.Addr, l
@@ -120,8 +119,8 @@ func (e *Endpoint) found(l Lookup, m LookupRecord) *Endpoint {
 	return &out
 }
 
-// endpoints returns the endpoints that a lookup has found for e: the endpoints of the answer, up to
-// a limit, and of former answers.
+// endpoints returns the endpoints that a lookup has found for e: the endpoints in the latest
+// answer, up to a limit, and the endpoints in former answers.
 func (r *Resolution) endpoints(l Lookup, e *Endpoint, limit int) (present, former []*Endpoint) {
 	if r == nil {
 		return nil, nil

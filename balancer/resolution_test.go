@@ -10,7 +10,6 @@ import (
 	"vipd/balancer"
 )
 
-// membersAt returns a record for each address in a text that separates the addresses by spaces.
 func membersAt(addresses string) (all []balancer.LookupRecord) {
 	for _, a := range strings.Fields(addresses) {
 		all = append(all, balancer.LookupRecord{Addr: netip.MustParseAddr(a), Weight: 1})
@@ -18,17 +17,17 @@ func membersAt(addresses string) (all []balancer.LookupRecord) {
 	return all
 }
 
-// TestReplacedAnswers replaces the answer to a lookup by another answer. The members of the former
-// answer must stay until all checks of a new member pass. Without checks, the next answer must
-// replace them at once.
+// TestReplacedAnswers replaces the answer to a lookup with another answer. The former answer's
+// members must remain until a new member passes all of its checks. Without checks, the new answer
+// must replace them at once.
 func TestReplacedAnswers(t *testing.T) {
 	const old, new1, new2, old6, new6 = "192.0.2.1", "192.0.2.11", "192.0.2.12", "2001:db8::1", "2001:db8::11"
 	for name, c := range map[string]struct {
 		unchecked             bool
 		members, former, next string
 		failure               string
-		up, half, down        string // members with all checks passing, with only the first passing, and with none
-		uncheckable           bool   // reports whether no check can run
+		up, half, down        string // members that pass all checks, only the first check, or none
+		uncheckable           bool   // no check can run
 		want                  string
 	}{
 		"no new member is checked": {members: old, next: new1 + " " + new2, up: old, want: old},
@@ -78,15 +77,15 @@ func TestReplacedAnswers(t *testing.T) {
 				t.Errorf("former members = %s, want %s", got, want)
 			}
 			if again := next.After(after, s, &in, l, uncheckable); again != after {
-				t.Errorf("After with the same answer: %v becomes %v, want no change", after, again)
+				t.Errorf("After with the same answer changed %v to %v", after, again)
 			}
 		})
 	}
 }
 
 // TestFormerEndpointsServe compiles a service whose lookup has a new answer and former members.
-// Until a new member passes its check, the former members must get all connections. During this
-// time, the new members must not count for panic_threshold.
+// Until a new member passes its check, the former members must get all connections. Until then,
+// panic_threshold must not count the new members.
 func TestFormerEndpointsServe(t *testing.T) {
 	const health = `, "health": {"type": "tcp", "panic_threshold": 60}`
 	l := balancer.Lookup{Kind: balancer.HostLookup, Name: "db1.example.org", V4: true}
@@ -136,10 +135,9 @@ func TestFormerEndpointsServe(t *testing.T) {
 	}
 }
 
-// TestFormerServeTheirOwnLookup compiles a service with a host name, whose lookup has a former
-// member, and with a defined address. All checks fail except the former member's. The former member
-// must replace only the new member of its own lookup, so panic_threshold must make the defined
-// address serve.
+// TestFormerServeTheirOwnLookup compiles a service with an address and a host name, whose lookup
+// has a former member. Only the former member passes its check. It must replace only the new member
+// of its own lookup, so panic_threshold must make the defined address serve.
 func TestFormerServeTheirOwnLookup(t *testing.T) {
 	s := decodeByName(t, `, "health": {"type": "tcp", "panic_threshold": 60}`, "")
 	s.Endpoints = append(s.Endpoints[:1:1], balancer.Endpoint{Address: netip.MustParseAddr("192.0.2.9"), Weight: 1})
