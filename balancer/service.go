@@ -9,61 +9,59 @@ import (
 )
 
 // Service is the definition of a service: virtual addresses, ports, and the endpoints behind them.
-// Its fields have the names of the keys in a [services.NAME] table. DecodeService sets every
-// default.
+// Its fields correspond to the keys of a [services.NAME] table. DecodeService sets every default.
 type Service struct {
 	// Name is the table's name, a DNS label.
 	Name Name `toml:"-"`
-	// Origin is the place of the definition.
+	// Origin is where the service is defined.
 	Origin Origin `toml:"-"`
 	// VIPs are the virtual addresses in the definition, IPv4 and IPv6.
 	VIPs []netip.Addr `toml:"-"`
-	// Pools lists the pools that provide further VIPs, one for each "auto" or "auto:POOL" in vips.
-	// "" is the default pool.
+	// Pools lists the pools that provide additional VIPs, one entry for each "auto" or "auto:POOL"
+	// in vips. "" is the default pool.
 	Pools []string `toml:"-"`
-	// Allocated are the VIPs from Pools, the oldest first. They are not part of the definition: the
+	// Allocated are the VIPs from Pools, the oldest first. They are not part of the definition; the
 	// store sets them.
 	Allocated []netip.Addr `toml:"-"`
 	// Ports has at least one entry.
 	Ports []Port `toml:"ports"`
 	// Endpoints may be empty.
 	Endpoints []Endpoint `toml:"-"`
-	// Discover finds further endpoints. It may be nil.
+	// Discover finds additional endpoints. It may be nil.
 	Discover *Discover `toml:"discover"`
 	Policy
 	// Affinity determines whether a client always gets the same endpoint. The default is none.
 	Affinity Affinity `toml:"affinity"`
-	// AffinityTimeout is the time for which a client stays on its endpoint after its last new
-	// connection. The kernel counts in seconds, and entries of ipset last at most about 25 days.
-	// Default 3h.
+	// AffinityTimeout is how long a client keeps its endpoint after its last new connection. The
+	// kernel's unit is seconds, and its ipset entries last at most about 25 days. Default 3h.
 	AffinityTimeout time.Duration `toml:"affinity_timeout" range:"1s,576h"`
-	// AffinityScope is the set of ports on which a client gets the same endpoint. Default port.
+	// AffinityScope determines on which ports a client gets the same endpoint. Default port.
 	AffinityScope AffinityScope `toml:"affinity_scope"`
-	// AffinityPrefix holds the prefix lengths by which clients are grouped, for IPv4 and IPv6. If
-	// empty, each address is a separate client.
+	// AffinityPrefix holds the prefix lengths that group clients, for IPv4 and IPv6. If empty, each
+	// address is a separate client.
 	AffinityPrefix []int `toml:"affinity_prefix" range:"1,128"`
 	// SourceRanges are the networks that may connect, besides the node itself. If empty, all
 	// networks may.
 	SourceRanges []netip.Prefix `toml:"source_ranges"`
-	// Trusted are the networks whose PROXY headers are believed, for AcceptProxyProtocol.
+	// Trusted are the networks whose PROXY headers vipd believes if AcceptProxyProtocol is set.
 	Trusted []netip.Prefix `toml:"trusted"`
 	// Locality determines whether nearby endpoints are preferred or required. Default any.
 	Locality Locality `toml:"locality"`
-	// IdleTimeout ends a connection or flow without traffic (userspace). 0 means never. If nil, the
-	// default applies: never for TCP, 60s for UDP.
+	// IdleTimeout ends a connection or flow without traffic (userspace mode). 0 means never. If
+	// nil, the default applies: never for TCP, 60s for UDP.
 	IdleTimeout *time.Duration `toml:"idle_timeout"`
 	// AccessLog is the log of ended connections: JournalLog, a file, or "" for no log. If nil, the
 	// log in the node's configuration is used. See LogsTo.
 	AccessLog *string `toml:"access_log"`
-	// Health defines the check of endpoints, or the first of several. Nil means no checks. The
-	// settings that apply to the whole service are equal in all checks: Need, PanicThreshold,
-	// OnFailure, Agent and From.
+	// Health defines the endpoints' health check, or the first of several checks. Nil means no
+	// checks. Need, PanicThreshold, OnFailure, Agent and From apply to the whole service, so they
+	// are equal in all checks.
 	Health *Health `toml:"-"`
-	// MoreHealth are the further checks.
+	// MoreHealth are the checks after the first.
 	MoreHealth []*Health `toml:"-"`
-	// MinUsable is the minimum number of usable endpoints of a port and family, apart from backups.
-	// If there are fewer, none of them is used. The default is 0, so a single endpoint is
-	// sufficient.
+	// MinUsable is the minimum number of usable endpoints for each port and family, not counting
+	// backups. If fewer endpoints are usable, none of them is used. The default is 0, so a single
+	// endpoint is sufficient.
 	MinUsable int `toml:"min_usable" range:"0,"`
 	// Limits protect the service from its clients. Nil means no limits.
 	Limits *Limits `toml:"limits"`
@@ -72,7 +70,7 @@ type Service struct {
 // JournalLog selects the journal as the access log.
 const JournalLog = "journal"
 
-// Addresses returns the VIPs of the definition and the VIPs allocated from pools. It shares memory
+// Addresses returns the VIPs in the definition and the VIPs allocated from pools. It shares memory
 // with s.
 func (s *Service) Addresses() []netip.Addr {
 	if len(s.Allocated) == 0 {
@@ -82,8 +80,8 @@ func (s *Service) Addresses() []netip.Addr {
 }
 
 // Claims returns the keys that s claims for itself, each with the field that claims it. A node port
-// has no address, because it is open on every host. A nil service claims nothing, and a port of 0,
-// which could not be read, is ignored.
+// has no address, because it is open on every host. A nil service claims nothing. A port 0 is
+// ignored, because it could not be read.
 func (s *Service) Claims() map[Key]string {
 	claims := map[Key]string{}
 	if s == nil {
@@ -111,8 +109,8 @@ type Port struct {
 	Port PortRange `toml:"port" range:"1,65535"`
 	// Protocol defaults to TCP.
 	Protocol Protocol `toml:"protocol"`
-	// TargetPort is the endpoints' port. Default: Port. For a range of ports, it is a range of the
-	// same length.
+	// TargetPort is the endpoints' port. The default is Port. If Port is a range, TargetPort is a
+	// range of the same length.
 	TargetPort PortRange `toml:"target_port" range:"0,65535"`
 	// NodePort is a port that is also open on the node's own addresses, or 0.
 	NodePort uint16 `toml:"node_port"`
@@ -120,17 +118,17 @@ type Port struct {
 
 // Endpoint is one server of a service.
 type Endpoint struct {
-	// Address is the endpoint's address, which serves VIPs of the same family. It is invalid if the
-	// definition has a name instead.
+	// Address is the endpoint's address, which serves VIPs of the same family. It is not valid if
+	// the definition has a host name instead.
 	Address netip.Addr `toml:"-"`
-	// Name is a DNS name in lower case. The definition then stands for one endpoint at each address
-	// of the name.
+	// Name is a DNS name in lower case. The definition then represents an endpoint at each of the
+	// name's addresses.
 	Name string `toml:"-"`
 	// From is the lookup that found the address. It is not part of a definition.
 	From Lookup `toml:"-"`
 	// Former reports whether only an earlier answer of From has the address.
 	Former bool `toml:"-"`
-	// Port replaces the target port of every port of the service, except ranges. 0 means that the
+	// Port replaces the target port of all of the service's ports, except ranges. 0 means that the
 	// target port applies.
 	Port uint16 `toml:"port"`
 	// Ports replaces the target ports by name. It has priority over Port.
@@ -145,17 +143,17 @@ type Endpoint struct {
 	Draining bool `toml:"draining"`
 	// Backup reports whether the endpoint is used only if too few other endpoints are usable.
 	Backup bool `toml:"backup"`
-	// MaxConnections limits this node's connections to the endpoint, 1 to maxMaxConnections. 0
-	// means no limit.
+	// MaxConnections limits how many connections this node may have open to the endpoint, up to
+	// maxMaxConnections. 0 means no limit.
 	MaxConnections int `toml:"max_connections"`
 	// HealthPort is the port to check. 0 means the port in the service's Health.
 	HealthPort uint16 `toml:"health_port"`
-	// Health selects whether the checks of the service apply. Default: they do.
+	// Health determines whether the service's checks apply to the endpoint. By default they do.
 	Health EndpointHealth `toml:"health"`
 }
 
-// IsUnchecked reports whether no check of the service applies to e. Such an endpoint is treated as
-// up.
+// IsUnchecked reports whether the service's checks do not apply to e. Such an endpoint is treated
+// as up.
 func (e *Endpoint) IsUnchecked() bool { return e.Health == NoEndpointHealth }
 
 // CheckPort returns the port to check, or 0 if checks use the target port.
@@ -166,13 +164,13 @@ func (e *Endpoint) CheckPort(h *Health) uint16 {
 	return cmp.Or(e.HealthPort, h.Port)
 }
 
-// MaxWeight is the maximum weight, because IPVS returns weights in 16 bits.
+// MaxWeight is the maximum weight, because IPVS reports weights in 16 bits.
 const MaxWeight = 65535
 
-// maxMaxConnections is the maximum connection limit, because IPVS counts connections in 32 bits.
+// maxMaxConnections is the maximum of MaxConnections, because IPVS counts connections in 32 bits.
 const maxMaxConnections = math.MaxInt32
 
-// Host returns the address of e, or its name if the address is not known.
+// Host returns the address of e, or its host name if the address is unknown.
 func (e *Endpoint) Host() string {
 	if !e.Address.IsValid() {
 		return e.Name
@@ -180,7 +178,8 @@ func (e *Endpoint) Host() string {
 	return e.Address.String()
 }
 
-// TargetPort returns the port of e that serves p, or the first of its ports for a range.
+// TargetPort returns the port of e that serves p. If p is a range, TargetPort returns the first
+// port.
 func (e *Endpoint) TargetPort(p *Port) uint16 { return e.TargetPorts(p).First() }
 
 // TargetPorts returns the ports of e that serve p.
@@ -213,7 +212,7 @@ type Health struct {
 	CertFile       string            `toml:"cert_file"`
 	KeyFile        string            `toml:"key_file"`
 	Verify         bool              `toml:"verify"`
-	Interval       time.Duration     `toml:"interval" range:"100ms,24h"` // more frequent checks would be a significant load
+	Interval       time.Duration     `toml:"interval" range:"100ms,24h"` // a shorter interval would cause a significant load
 	FastInterval   time.Duration     `toml:"fast_interval"`
 	Timeout        time.Duration     `toml:"timeout"`
 	Rise           int               `toml:"rise"`
@@ -227,52 +226,51 @@ type Health struct {
 	Mark           uint32            `toml:"mark"`
 }
 
-// Override is an operator's change to endpoints. It has priority over the definition of the
-// endpoints.
+// Override changes settings of an endpoint on behalf of an operator. It has priority over the
+// endpoint's definition.
 type Override struct {
 	// Weight replaces the weight, unless nil.
 	Weight *int `toml:"weight" json:"weight,omitempty" range:"0,65535"`
 	// Draining replaces the draining flag, unless nil.
 	Draining *bool `toml:"draining" json:"draining,omitempty"`
-	// Until is the deadline of connections to a draining endpoint. Zero means that there is no
-	// deadline.
+	// Until is the deadline for connections to a draining endpoint. Zero means no deadline.
 	Until time.Time `toml:"until" json:"until,omitzero"`
-	// By and Reason are the author of the last change, and the reason.
+	// By and Reason record who made the last change, and why.
 	By     string `toml:"by" json:"by,omitempty"`
 	Reason string `toml:"reason" json:"reason,omitempty"`
-	// These fields are the author and the reason of the weight and of the draining flag. Both are
-	// "" for a part if they equal By and Reason.
+	// These fields record who set the weight and the draining flag, and why. They are "" for a part
+	// if they equal By and Reason.
 	WeightBy       string `toml:"weight_by" json:"weight_by,omitempty"`
 	WeightReason   string `toml:"weight_reason" json:"weight_reason,omitempty"`
 	DrainingBy     string `toml:"draining_by" json:"draining_by,omitempty"`
 	DrainingReason string `toml:"draining_reason" json:"draining_reason,omitempty"`
-	// Expires is the time when the override expires. Zero means never. The publisher of overrides
-	// then removes the override.
+	// Expires is when the override expires and is removed. Zero means never.
 	Expires time.Time `toml:"expires" json:"expires,omitzero"`
-	// WeightExpires and DrainingExpires are the times when these parts expire, if earlier than
-	// Expires. If a time is zero, the part expires together with the override.
+	// WeightExpires and DrainingExpires are when the weight and the draining flag expire, if
+	// earlier than Expires. A part whose expiry is zero lasts as long as the override.
 	WeightExpires   time.Time `toml:"weight_expires" json:"weight_expires,omitzero"`
 	DrainingExpires time.Time `toml:"draining_expires" json:"draining_expires,omitzero"`
 }
 
-// Verdict is the result of a target's health checks. The zero value means unknown, and the target
-// is used until its first check.
+// Verdict is the result of a target's health checks. The zero value means that no check has
+// finished yet; the target is in use until then.
 type Verdict string
 
-// The verdicts of health checks.
+// These are the verdicts of health checks.
 const (
 	HealthUnknown Verdict = ""
 	HealthUp      Verdict = "up"
 	HealthDown    Verdict = "down"
 )
 
-// Origin is the place of a definition: a file and line, or a key and its revisions in etcd.
+// Origin is where something is defined: a file and line, or a key in etcd and its revisions.
 type Origin struct {
 	File     string `json:"file,omitempty"`
 	Line     int    `json:"line,omitempty"`
 	Key      string `json:"key,omitempty"`
 	Revision int64  `json:"revision,omitempty"`
 	Created  int64  `json:"created,omitempty"`
-	// Fields holds the lines of the fields, if the source provides them. See At.
+	// Fields holds the line numbers of the definition's fields, if the source provides them. See
+	// At.
 	Fields FieldLines `json:"-"`
 }

@@ -25,14 +25,13 @@ func WantsUser(s *Service) bool {
 	return indexWantedUser(s) >= 0
 }
 
-// indexWantedUser returns the index of the check that WantsUser finds, or -1.
 func indexWantedUser(s *Service) int {
 	return slices.IndexFunc(s.Checks(), func(h *Health) bool {
 		return fromEtcd(s) && h.Type == ExecHealth && h.User != "" && h.User != ExecUser
 	})
 }
 
-// DefaultTLSDir is the default folder of TLS files that checks of services from etcd may use.
+// DefaultTLSDir is the default folder whose TLS files the checks of services from etcd may use.
 const DefaultTLSDir = "/etc/vipd/tls"
 
 // RefusedFile returns the field and path of a TLS file that a check from etcd may not use on this
@@ -55,8 +54,8 @@ func (env *Env) RefusedFile(s *Service) (field, path string) {
 func (env *Env) tlsDir() string { return cmp.Or(env.TLSDir, DefaultTLSDir) }
 
 // LogsTo returns the access log of s: JournalLog, a file, or "" for no log. It returns false if the
-// node's configuration decides. This is the case if s sets no log, or if s is from etcd and names a
-// file, because vipd would write the file as root.
+// node's configuration must decide, because s sets no log, or because s is from etcd and names a
+// file. vipd would write that file as root.
 func (s *Service) LogsTo() (to string, ok bool) {
 	if s.AccessLog == nil || fromEtcd(s) && *s.AccessLog != "" && *s.AccessLog != JournalLog {
 		return "", false
@@ -65,9 +64,9 @@ func (s *Service) LogsTo() (to string, ok bool) {
 }
 
 // refusesVIP explains why a service from etcd may not claim vip on this node. It returns "" if the
-// service may claim vip. The parameter owned reports whether only one host has the address at a
-// time. An address of another node is treated as this node's own address if this node also has it,
-// because the claim would cut off nothing.
+// service may claim vip. The parameter owned is true if only one host has the address at a time. If
+// this node also has an address of another node, the address counts as this node's own, because the
+// claim would not cut off the other node.
 func (env *Env) refusesVIP(vip netip.Addr, owned bool) string {
 	i := slices.IndexFunc(env.Reserved, func(r Reserved) bool { return r.Addr == vip && r.Port == 0 })
 	node, ofNode := env.Nodes.Get(vip)
@@ -89,8 +88,9 @@ func (env *Env) refusesVIP(vip netip.Addr, owned bool) string {
 	return ""
 }
 
-// reservedPort describes the program that needs a port of the node's own addresses, so no service
-// from etcd may claim it. It returns "" if the port is free. For a range, it lists all such ports.
+// If key contains a port that a program on the node's own addresses needs, reservedPort describes
+// that program, and no service from etcd may claim key. For a range, it lists all such ports. It
+// returns "" if there are none.
 func (env *Env) reservedPort(key Key) string {
 	var inside []string
 	for _, r := range env.Reserved {
@@ -109,22 +109,22 @@ func (env *Env) reservedPort(key Key) string {
 	return strings.Join(inside, ", ")
 }
 
-// portAdvice is the end of messages about reserved ports.
+// portAdvice ends the messages about reserved ports.
 const portAdvice = "services from etcd can't use it. Choose another port, or define the service in the node's own file"
 
-// notServed is the part of a message between a VIP and the reason why a node does not serve the
-// VIP.
+// notServed connects a VIP and the reason why a node does not serve it, in messages.
 const notServed = " is not served: "
 
-// Untrusted returns the parts of a service from etcd that nodes refuse, without knowing their
-// configurations. Errors apply to all nodes, and warnings to nodes whose configuration does not
-// allow the part. The entries of reserved apply on all nodes, and nodes contains the live nodes.
+// Untrusted returns a problem for each setting of a service from etcd that nodes refuse or may
+// refuse. The nodes' configurations are unknown: an error means that all nodes refuse the setting,
+// and a warning means that nodes refuse it unless their configuration allows it. The entries of
+// reserved apply to all nodes, and nodes contains the live nodes.
 func Untrusted(s *Service, reserved []Reserved, nodes snap.Map[NodeName, *Node]) (all []Problem) {
 	c := *s
 	c.Origin = Origin{Key: "etcd"} // trust depends only on the store
 	if c.Health != nil {
 		h := *c.Health
-		h.From = HealthFromNode // the nodes of the fleet must allow the same as each node
+		h.From = HealthFromNode // checks by the fleet need the same permissions
 		c.Health = &h
 	}
 	env := Env{NodePortAddresses: []netip.Addr{netip.IPv4Unspecified()}, Reserved: reserved, Nodes: NodeAddresses(nodes, "")}
@@ -138,16 +138,16 @@ func Untrusted(s *Service, reserved []Reserved, nodes snap.Map[NodeName, *Node])
 	env.Capabilities.Protocols = []Protocol{TCP, UDP, SCTP}
 	strict := compileService(&env, &c, &Inputs{}).problems
 	strict = slices.DeleteFunc(strict, aboutEndpoints)
-	for _, vip := range c.Addresses() { // a node that serves them allows them
+	for _, vip := range c.Addresses() { // a node that serves a VIP allows it
 		env.Allowed = append(env.Allowed, hostPrefix(vip))
 	}
 	for a := range env.Nodes.Keys() {
-		env.Local = append(env.Local, a) // each is some host's own address
+		env.Local = append(env.Local, a) // each is the own address of some host
 	}
 	allowing := compileService(&env, &c, &Inputs{}).problems
 	for _, p := range slices.Concat(strict, slices.DeleteFunc(allowing, func(p Problem) bool { return !aboutEndpoints(p) })) {
 		switch {
-		case p.Kind == PortReserved, p.Field == "discover.exec": // no node allows it
+		case p.Kind == PortReserved, p.Field == "discover.exec": // no node allows such a setting
 		case p.Kind == Refused:
 			p.Severity = SeverityWarning
 			p.Text = strings.Replace(p.Text, notServed, " is served only on nodes that allow it: ", 1)
@@ -170,33 +170,35 @@ func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen
 type endpointRefusal string
 
 const (
-	// privateAddress is a loopback or link-local address.
+	// privateAddress: the endpoint is at a loopback or link-local address.
 	privateAddress endpointRefusal = "private"
-	// privateAnswer is a loopback or link-local address in an answer from DNS.
+	// privateAnswer: DNS returned a loopback or link-local address.
 	privateAnswer endpointRefusal = "answer"
-	// metadataAddress is the address of a cloud's metadata service, which often has this host's
+	// metadataAddress: the endpoint is a cloud's metadata service, which often has this host's
 	// credentials.
 	metadataAddress endpointRefusal = "metadata"
-	// ownAddress is one of the node's own addresses, at which clients could bypass its firewall.
+	// ownAddress: the endpoint is at one of the node's own addresses, so clients could bypass the
+	// node's firewall.
 	ownAddress endpointRefusal = "own"
-	// nodePort is a low port of another node, for traffic or checks. That node may accept such
-	// connections from this node only.
+	// nodePort: the traffic or the checks would use a low port of another node. That node may
+	// accept such connections only from this node.
 	nodePort endpointRefusal = "node"
-	// etcdPort is a port of etcd on this node, on another node or on a member of etcd.
+	// etcdPort: the endpoint is at an etcd port on this node, on another node or on a member of
+	// etcd.
 	etcdPort endpointRefusal = "etcd"
-	// etcdCheck is a port of etcd that the endpoint's checks would use.
+	// etcdCheck: the endpoint's checks would use an etcd port.
 	etcdCheck endpointRefusal = "check"
 )
 
-// refusesEndpoint explains why this node does not use e, an endpoint from etcd, for service s. The
-// parameter hostOnly is the result of servesHostOnly.
+// refusesEndpoint returns the reason why this node does not use the endpoint e from etcd for
+// service s. The parameter hostOnly is the result of servesHostOnly.
 func (env *Env) refusesEndpoint(s *Service, e *Endpoint, hostOnly bool) endpointRefusal {
 	if !trustsAddress(env.Allowed, e.Address, hostOnly) {
 		return privateAddress
 	}
 	named := slices.Contains(env.AllowedEndpoints, hostPrefix(e.Address))
 	if !named && isMetadata(e.Address) {
-		return metadataAddress // a larger network does not allow it
+		return metadataAddress // larger networks in AllowedEndpoints do not allow this address
 	}
 	_, own := slices.BinarySearchFunc(env.Local, e.Address, netip.Addr.Compare)
 	node := env.Nodes.Has(e.Address)
@@ -225,9 +227,9 @@ func (env *Env) refusesEndpoint(s *Service, e *Endpoint, hostOnly bool) endpoint
 	return ""
 }
 
-// refusesAnswer reports whether e was found by DNS at a loopback or link-local address. Otherwise
-// the owner of the name could send clients to local programs. The name localhost and addresses in
-// AllowedEndpoints are allowed.
+// refusesAnswer reports whether e was found by DNS at a loopback or link-local address. If this
+// were allowed, the owner of the name could send clients to local programs. The name localhost and
+// addresses in AllowedEndpoints are allowed.
 func (env *Env) refusesAnswer(e *Endpoint) bool {
 	switch e.From.Kind {
 	case HostLookup:
@@ -239,7 +241,7 @@ func (env *Env) refusesAnswer(e *Endpoint) bool {
 }
 
 // isMetadata reports whether a is a known address of a cloud's metadata service. Link-local
-// addresses such as 169.254.169.254 are refused anyway.
+// metadata addresses, such as 169.254.169.254, are refused as link-local.
 func isMetadata(a netip.Addr) bool {
 	switch a.String() {
 	case "fd00:ec2::254", // Amazon
@@ -252,8 +254,8 @@ func isMetadata(a netip.Addr) bool {
 	return false
 }
 
-// checksPort reports whether a check or the agent of e has its own port for which the function port
-// returns true.
+// checksPort reports whether a check of e, or its agent, has its own port, and the function port
+// returns true for that port.
 func (s *Service) checksPort(e *Endpoint, port func(PortRange) bool) bool {
 	return !e.IsUnchecked() && slices.ContainsFunc(slices.Concat(s.Checks(), s.Questions()), func(h *Health) bool {
 		own := e.CheckPort(h)
@@ -261,13 +263,13 @@ func (s *Service) checksPort(e *Endpoint, port func(PortRange) bool) bool {
 	})
 }
 
-// trustsAddress reports whether an endpoint from etcd at a is trusted on a node with this
-// addresses.allowed. Services on loopback and link-local addresses, such as cloud metadata, are
-// often open to all hosts that reach them. Users who may write to etcd must therefore not be able
-// to publish such services, or send checks to them.
+// trustsAddress reports whether a node trusts an endpoint from etcd at a. The parameter allowed is
+// the node's addresses.allowed. Programs on loopback and link-local addresses, such as cloud
+// metadata services, often trust everyone who can reach them. Users who may write to etcd must
+// therefore not be able to publish such programs, or send checks to them.
 //
-// If here is true, all clients are programs of this host. Loopback addresses are then trusted,
-// because these programs reach them anyway. Otherwise, a must be in an allowed network that
+// If here is true, all clients are programs on this host. Loopback addresses are then trusted,
+// because these programs can reach them anyway. Otherwise, a must be in an allowed network that
 // contains only loopback or only link-local addresses.
 func trustsAddress(allowed []netip.Prefix, a netip.Addr, here bool) bool {
 	var bits int // of the largest network with only such addresses
@@ -290,8 +292,8 @@ func trustsAddress(allowed []netip.Prefix, a netip.Addr, here bool) bool {
 	return slices.ContainsFunc(allowed, func(p netip.Prefix) bool { return p.Bits() >= bits && p.Contains(a) })
 }
 
-// servesHostOnly reports whether all VIPs of s are loopback addresses that its node allows, so all
-// clients are on this host.
+// servesHostOnly reports whether all VIPs of s are allowed loopback addresses, so all clients are
+// on this host.
 func servesHostOnly(allowed []netip.Prefix, s *Service) bool {
 	if slices.ContainsFunc(s.Ports, func(p Port) bool { return p.NodePort != 0 }) {
 		return false

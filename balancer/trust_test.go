@@ -36,7 +36,7 @@ func TestTrustVIPs(t *testing.T) {
 		}
 		for _, vip := range c.vips {
 			for origin, want := range map[balancer.Origin]bool{{File: "vipd.toml", Line: 3}: c.fromFile, {Key: "/vipd/services/web"}: c.fromFleet} {
-				for field, s := range map[string]balancer.Service{ // the VIP is defined, or allocated from a pool
+				for field, s := range map[string]balancer.Service{ // the VIP is either defined, or allocated from a pool
 					"vips[0]": {VIPs: []netip.Addr{netip.MustParseAddr(vip)}},
 					"vips":    {Pools: []string{""}, Allocated: []netip.Addr{netip.MustParseAddr(vip)}},
 				} {
@@ -45,7 +45,7 @@ func TestTrustVIPs(t *testing.T) {
 						t.Errorf("allowed %v: %s from %v: served = %v, want %v", c.allowed, vip, origin, served, want)
 					}
 					if !want && (len(problems) != 1 || problems[0].Field != field || !strings.Contains(problems[0].Text, c.saying)) {
-						t.Errorf("allowed %v: %s from %v: problems = %v, want one of the VIP that names addresses.allowed", c.allowed, vip, origin, problems)
+						t.Errorf("allowed %v: %s from %v: problems = %v, want one about the VIP that names addresses.allowed", c.allowed, vip, origin, problems)
 					}
 				}
 			}
@@ -95,10 +95,10 @@ func TestTrustNodePorts(t *testing.T) {
 		}
 		problems := found(d)
 		if !slices.Equal(open, c.want) || len(problems) != c.problems || d.Frontends.Len() != 1+len(c.want) {
-			t.Errorf("%+v: node port is open on %v, want %v; problems = %v, want %d; frontends = %d, want one for the VIP and one for each open node port", c, open, c.want, problems, c.problems, d.Frontends.Len())
+			t.Errorf("%+v: node port is open on %v, want %v; problems = %v, want %d; frontends = %d, want one for the VIP and for each open node port", c, open, c.want, problems, c.problems, d.Frontends.Len())
 		}
 		if len(problems) > 0 && (problems[0].Field != "ports[0].node_port" || !strings.Contains(problems[0].Text, "is not opened: services from etcd can use ports below 1024 only if addresses.allowed")) {
-			t.Errorf("%+v: problems = %v, want one that the node port is not opened", c, problems)
+			t.Errorf("%+v: problems = %v, want one that reports the closed node port", c, problems)
 		}
 	}
 }
@@ -128,14 +128,14 @@ func TestReservedAddresses(t *testing.T) {
 			}
 		}
 		if served, problems := claims(env, balancer.Origin{File: "vipd.toml"}, balancer.Service{VIPs: []netip.Addr{member}}); served == (len(problems) > 0) || !served && c.allowed == "" {
-			t.Errorf("from a file, allowed %q: served = %v, want true; problems = %v, want none", c.allowed, served, problems)
+			t.Errorf("service from a file, allowed %q: served = %v, want true; problems = %v, want none", c.allowed, served, problems)
 		}
 	}
 }
 
-// TestReservedPorts claims ports, some of them on this host's own addresses. A service from etcd
-// must not get a port that the host needs there, regardless of addresses.allowed, but must get all
-// other ports. A service from a file must get any port.
+// TestReservedPorts claims ports, some of them on this host's own addresses. Whatever
+// addresses.allowed contains, a service from etcd must not get a port that the host needs at its
+// own addresses, but must get all other ports. A service from a file must get any port.
 func TestReservedPorts(t *testing.T) {
 	own, other := netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("2001:db8::5")
 	env := balancer.Env{
@@ -150,7 +150,7 @@ func TestReservedPorts(t *testing.T) {
 		vip            string
 		port, nodePort uint16
 		want           string // the keys of the frontends if the service is from etcd
-		field          string // the field of the problem; "" means no problem
+		field          string // that the problem names; "" means no problem
 	}{
 		{"10.96.0.10", 2379, 2379, "10.96.0.10:2379/tcp", "ports[0].node_port"},
 		{"10.96.0.10", 9100, 9100, "10.96.0.10:9100/tcp [2001:db8::5]:9100/tcp", "ports[0].node_port"},
@@ -171,7 +171,7 @@ func TestReservedPorts(t *testing.T) {
 			problems := found(d)
 			got := len(problems) == 1 && problems[0].Kind == balancer.PortReserved && problems[0].Field == c.field && strings.Contains(problems[0].Text, "Choose another port")
 			if strings.Join(keys, " ") != c.want || got != (c.field != "") || !got && len(problems) > 0 {
-				t.Errorf("%+v: frontends = %v, want %q; problems = %v, want one of the field %q", c, keys, c.want, problems, c.field)
+				t.Errorf("%+v: frontends = %v, want %q; problems = %v, want one about the field %q", c, keys, c.want, problems, c.field)
 			}
 			s.Origin, s.Pools, s.VIPs, s.Allocated = balancer.Origin{File: "vipd.toml"}, nil, s.Addresses(), nil
 			want := 1
@@ -205,7 +205,7 @@ func TestUntrusted(t *testing.T) {
 		{"10.1.0.1", "10.2.0.1", 0, nil, "vips[0]:warning"},
 		{"10.3.0.2", "10.2.0.1", 0, nil, "vips[0]:warning"},
 		{"10.96.0.10", "10.3.0.2", 0, nil, "endpoints[0].address:warning"},
-		{"10.96.0.10", "10.3.0.3", 0, nil, ""}, // the configuration of n3 allows the endpoint
+		{"10.96.0.10", "10.3.0.3", 0, nil, ""}, // n3's configuration allows the endpoint
 		{"10.96.0.10 127.0.0.53 169.254.1.1", "10.2.0.1", 0, nil, "vips[1]:warning vips[2]:warning"},
 		{"10.96.0.10", "10.2.0.1", 2379, nil, "ports[0].node_port:error"},
 		{"10.96.0.10", "10.2.0.1", 22, nil, "ports[0].node_port:warning"},
@@ -272,7 +272,7 @@ func TestMetadataEndpoints(t *testing.T) {
 }
 
 // TestFilesFromEtcd compiles checks with TLS files in several folders. If the service is from etcd,
-// a file outside of the folder tls_dir must be refused.
+// a file outside the folder tls_dir must be refused.
 func TestFilesFromEtcd(t *testing.T) {
 	for _, c := range []struct {
 		key, folder, path string
@@ -316,7 +316,7 @@ func TestTrustedEndpoints(t *testing.T) {
 		vip, allowed string
 		nodePort     uint16
 		endpoints    []string
-		fromEtcd     bool // reports whether the endpoints are used if they are from etcd
+		fromEtcd     bool // the endpoints are used if they are from etcd
 	}{
 		{"10.96.0.10 fd00:96::10", "", 0, []string{"192.168.1.11", "10.1.1.1", "fd00::1"}, true},
 		{"10.96.0.10 fd00:96::10", "", 0, private, false},
@@ -327,7 +327,7 @@ func TestTrustedEndpoints(t *testing.T) {
 		{"fd00:96::10", wide + " 127.0.0.0/8 169.254.0.0/16", 0, []string{"::1", "fe80::1"}, false},
 		{"10.96.0.10", wide + " 169.254.169.254/32", 0, []string{"169.254.169.254"}, true},
 		{"fd00:96::10", wide + " fe80::/10", 0, []string{"fe80::1"}, true},
-		{"127.10.9.1", "127.10.9.0/24", 0, []string{"127.0.0.1"}, true}, // the VIP is in an allowed part of the loopback network
+		{"127.10.9.1", "127.10.9.0/24", 0, []string{"127.0.0.1"}, true}, // the VIP is in an allowed subnet of the loopback network
 		{"127.10.9.1", "127.10.9.0/24", 0, []string{"169.254.169.254"}, false},
 		{"127.10.9.1", "127.10.9.0/24", 30080, []string{"127.0.0.1"}, false},
 		{"127.10.9.1", "", 0, []string{"127.0.0.1"}, false},
@@ -366,7 +366,7 @@ func TestTrustedEndpoints(t *testing.T) {
 					got = got || p.Field == field && p.Severity == balancer.SeverityError && strings.Contains(p.Text, "add their network to addresses.allowed")
 				}
 				if served := d.Frontends.Len() > 0; used != (want && served) || got == want {
-					t.Errorf("endpoint %s of VIPs %s, allowed %q, node port %d, from %s: used = %v, reported = %v; want it used = %v, and otherwise reported", e, c.vip, c.allowed, c.nodePort, from, used, got, want)
+					t.Errorf("endpoint %s of VIPs %s, allowed %q, node port %d, from %s: used = %v, reported = %v; want used = %v, or reported", e, c.vip, c.allowed, c.nodePort, from, used, got, want)
 				}
 			}
 		}
@@ -375,8 +375,8 @@ func TestTrustedEndpoints(t *testing.T) {
 
 // TestTrustNodeAddresses claims an address of another node. A service from etcd must get the
 // address only if addresses.allowed has an entry for exactly this address, or if this node also has
-// the address. A service from a file must always get it. The same rules must apply to VIPs that
-// have one owner.
+// the address. A service from a file must always get it. The same rules must apply to VIPs with
+// hold = "one".
 func TestTrustNodeAddresses(t *testing.T) {
 	vip := netip.MustParseAddr("10.3.0.2")
 	for _, c := range []struct {
@@ -414,14 +414,14 @@ func TestTrustNodeAddresses(t *testing.T) {
 		problems := found(d)
 		got := len(problems) == 1 && problems[0].Field == "vips[0]" && strings.Contains(problems[0].Text, "an address of node n2") && strings.Contains(problems[0].Text, "add 10.3.0.2/32 to addresses.allowed")
 		if served := d.Addresses.Has(vip); served != c.want || got == c.want {
-			t.Errorf("%+v: served = %v, want %v; problems = %v, want an error only if it is not served", c, served, c.want, problems)
+			t.Errorf("%+v: served = %v, want %v; problems = %v, want an error only if not served", c, served, c.want, problems)
 		}
 	}
 }
 
-// TestOwnEndpoints uses this host's own addresses, ports below 1024 of other nodes, and ports of
-// etcd as endpoints. If such an endpoint is from etcd, it may be used only if allowed_endpoints
-// permits it. Otherwise, a problem must quote the line to add to the configuration.
+// TestOwnEndpoints defines endpoints at this host's own addresses, at low ports of other nodes, and
+// at etcd's ports. If such an endpoint is from etcd, it may be used only if allowed_endpoints
+// permits it. If it is not used, a problem must quote the line to add to the configuration.
 func TestOwnEndpoints(t *testing.T) {
 	for _, c := range []struct {
 		endpoint string
@@ -436,13 +436,13 @@ func TestOwnEndpoints(t *testing.T) {
 		{"192.168.1.5", 22, "192.168.1.0/24", ""},
 		{"192.168.1.5", 2379, "192.168.1.0/24", `allowed_endpoints = ["192.168.1.5/32"]`},
 		{"192.168.1.5", 2379, "192.168.1.5/32", ""},
-		{"192.168.1.6", 8080, "", ""}, // an address of another node
+		{"192.168.1.6", 8080, "", ""}, // another node's address
 		{"192.168.1.6", 22, "", `allowed_endpoints = ["192.168.1.6/32"]`},
 		{"192.168.1.6", 22, "192.168.1.0/24", ""},
 		{"192.168.1.6", 2379, "192.168.1.0/24", `allowed_endpoints = ["192.168.1.6/32"]`},
 		{"192.168.1.7", 2379, "", `allowed_endpoints = ["192.168.1.7/32"]`}, // a member of etcd that is not a node of vipd
 		{"192.168.1.7", 22, "", ""},
-		{"192.168.1.8", 2379, "", ""}, // an address of an unknown host
+		{"192.168.1.8", 2379, "", ""}, // an unknown host's address
 		{"192.168.1.8", 22, "", ""},
 	} {
 		env := plainEnv()
@@ -532,8 +532,8 @@ func TestPublishedAddresses(t *testing.T) {
 	}
 }
 
-// TestCheckedByFleet compiles services whose settings request checks by the fleet. The node must
-// report a service whose endpoints the fleet does not check.
+// TestCheckedByFleet compiles services that request checks by the fleet. The node must report a
+// service whose endpoints the fleet does not check.
 func TestCheckedByFleet(t *testing.T) {
 	file, key := balancer.Origin{File: "vipd.toml", Line: 3}, balancer.Origin{Key: "/vipd/services/web"}
 	for _, c := range []struct {
@@ -559,8 +559,8 @@ func TestCheckedByFleet(t *testing.T) {
 	}
 }
 
-// claims compiles a service with one VIP, from the given origin. It reports whether the VIP is
-// served, and returns the problems.
+// claims compiles a service with one VIP. It reports whether the VIP is served, and returns the
+// problems.
 func claims(env balancer.Env, origin balancer.Origin, s balancer.Service) (bool, []balancer.Problem) {
 	s.Name, s.Origin, s.Ports = "web", origin, []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}}
 	s.Scheduler, s.Forward = balancer.WeightedRoundRobin, balancer.NATForward
@@ -568,7 +568,7 @@ func claims(env balancer.Env, origin balancer.Origin, s balancer.Service) (bool,
 	return d.Frontends.Has(balancer.Key{Addr: s.Addresses()[0], Port: 80, Proto: balancer.TCP}), found(d)
 }
 
-// found returns the problems of the service "web", except the problems that it has no endpoint.
+// found returns the problems of the service "web", except the problem of having no endpoints.
 func found(d balancer.Desired) []balancer.Problem {
 	of := d.Problems.At("web")
 	if of == nil {
@@ -603,7 +603,7 @@ func TestAllocatedVIPs(t *testing.T) {
 		}
 		d := balancer.Compile(plainEnv(), balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)})
 		if d.Addresses.Len() != 1+len(c.allocated) || !d.Addresses.Has(a) || len(c.allocated) == 1 && !d.Addresses.Has(b) {
-			t.Errorf("pools %v, allocated %v: served addresses = %d, want the defined address and all allocated addresses", c.pools, c.allocated, d.Addresses.Len())
+			t.Errorf("pools %v, allocated %v: served addresses = %d, want all defined and allocated addresses", c.pools, c.allocated, d.Addresses.Len())
 		}
 		got := ""
 		if problems := found(d); len(problems) > 0 {
@@ -664,7 +664,7 @@ func TestTrustUser(t *testing.T) {
 					got = got && p.Field != "health.user"
 				}
 				if got != want {
-					t.Errorf("service of %v, user %q, health.from %s: problems = %v, want the user accepted = %t", origin, user, from, problems, want)
+					t.Errorf("service from %v, user %q, health.from %s: problems = %v, want the user accepted = %t", origin, user, from, problems, want)
 				}
 			}
 		}
@@ -682,19 +682,19 @@ func TestTrustAccessLog(t *testing.T) {
 			s := balancer.Service{Origin: origin, VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, AccessLog: &log}
 			_, problems := claims(plainEnv(), origin, s)
 			if to, ok := s.LogsTo(); ok != want || to != log && ok || ok == (lines(problems) != nil) {
-				t.Errorf("service of %v, access_log %q: log = %q, allowed = %v, want %v; problems = %q", origin, log, to, ok, want, lines(problems))
+				t.Errorf("service from %v, access_log %q: log = %q, allowed = %v, want %v; problems = %q", origin, log, to, ok, want, lines(problems))
 			}
 		}
 	}
 }
 
 // TestEndpointsCheckedAtPort compiles services from etcd whose endpoints are checked at another
-// port than they serve. If an endpoint from etcd could not serve at the port of its check, the
-// endpoint must not be used.
+// port than their target port. If an endpoint would be refused at the port of its check, it must
+// not be used at all.
 func TestEndpointsCheckedAtPort(t *testing.T) {
 	for _, c := range []struct {
 		endpoint string
-		port     uint16 // the port at which the endpoint is checked
+		port     uint16 // port of the endpoint's check
 		allowed  string
 		used     bool
 	}{
@@ -705,7 +705,7 @@ func TestEndpointsCheckedAtPort(t *testing.T) {
 		{endpoint: "192.168.1.6", port: 22, allowed: "192.168.1.0/24", used: true},
 		{endpoint: "192.168.1.6", port: 2379, allowed: "192.168.1.6/32"},
 		{endpoint: "192.168.1.6", port: 22, allowed: "192.168.1.6/32", used: true},
-		{endpoint: "192.168.1.9", port: 22, used: true}, // the address of a host that is not a node
+		{endpoint: "192.168.1.9", port: 22, used: true}, // a host that is not a node
 	} {
 		env := plainEnv()
 		env.Nodes = env.Nodes.Set(netip.MustParseAddr("192.168.1.6"), "n2")

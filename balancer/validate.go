@@ -14,16 +14,16 @@ import (
 type tableReader struct {
 	service Name
 	where   Locator
-	unknown Severity // of unknown fields
+	unknown Severity // of problems about unknown fields
 	// own holds the fields of the table itself. defaulted holds the fields from [defaults].
 	own, defaulted map[string]any
 	problems       []Problem
-	// broken holds the fields whose values could not be read. Further problems of these fields and
-	// of enclosing fields are not reported, because they would only be consequences.
+	// broken holds the fields whose values could not be read. Other problems with these fields and
+	// with enclosing fields are not reported, because they would only be consequences.
 	broken map[string]extent
 }
 
-// extent distinguishes a broken path from a path with a broken field inside it.
+// extent distinguishes a broken field from a field that contains a broken field.
 type extent int
 
 const (
@@ -41,8 +41,8 @@ func (r *tableReader) result() ([]Problem, bool) {
 	return r.problems, !slices.ContainsFunc(r.problems, func(p Problem) bool { return p.Severity == SeverityError })
 }
 
-// decode decodes tree into target. Unknown fields from [defaults] are skipped, because
-// CheckDefaults reports them once.
+// decode decodes tree into target. It ignores unknown fields from [defaults], because CheckDefaults
+// reports them once.
 func (r *tableReader) decode(target any, tree map[string]any) {
 	for _, p := range decode.Into(target, tree) {
 		severity := SeverityError
@@ -83,14 +83,14 @@ func (r *tableReader) add(severity Severity, path, text string) *Problem {
 	return &r.problems[len(r.problems)-1]
 }
 
-// errorf reports an error of a field, unless path is broken.
+// errorf reports an error in the field at path, unless path is broken.
 func (r *tableReader) errorf(path, format string, args ...any) {
 	if !r.isBroken(path) {
 		r.add(SeverityError, path, fmt.Sprintf(format, args...))
 	}
 }
 
-// warnf reports a probable mistake in a field, unless path is broken.
+// warnf reports a probable mistake in the field at path, unless path is broken.
 func (r *tableReader) warnf(path, format string, args ...any) {
 	if !r.isBroken(path) {
 		r.add(SeverityWarning, path, fmt.Sprintf(format, args...))
@@ -141,7 +141,8 @@ func enclosing(path string) func(yield func(string) bool) {
 // sets reports whether the table itself sets the field.
 func (r *tableReader) sets(field string) bool { return r.own[field] != nil }
 
-// element returns the path of a field of a list's element, or of the element itself if field is "".
+// element returns the path of a field in element i of a list, or the path of the element itself if
+// field is "".
 func element(list string, i int, field string) string {
 	path := list + "[" + strconv.Itoa(i) + "]"
 	if field != "" {

@@ -23,7 +23,6 @@ func (r *tableReader) checkDiscover(d *Discover) {
 	}
 }
 
-// reportUnresolved reports failed lookups of host names and failed discovery.
 func (u *compiledService) reportUnresolved(in *Inputs) {
 	s := u.service
 	reported := map[Lookup]bool{}
@@ -34,7 +33,7 @@ func (u *compiledService) reportUnresolved(in *Inputs) {
 		}
 		why, remains := r.Failure, "it has no endpoints"
 		if n := len(r.Records) + len(r.Former); n > 0 {
-			remains = fmt.Sprintf("the known endpoints (%d) are in use", n) // of an earlier answer, or of a part of this one
+			remains = fmt.Sprintf("the known endpoints (%d) are in use", n) // from an earlier answer, or from part of this answer
 		}
 		if why == "" && len(r.Former) > 0 && s.anyFails(in, l, r.Records) {
 			why, remains = fmt.Sprintf("no endpoint of the new answer (%d) passes its checks", len(r.Records)), fmt.Sprintf("the former endpoints (%d) stay in use", len(r.Former))
@@ -48,7 +47,7 @@ func (u *compiledService) reportUnresolved(in *Inputs) {
 			report(element("endpoints", i, "address"), s.hostLookup(e))
 		}
 	}
-	for _, e := range definedEndpoints(s, in) { // all other endpoints are registered
+	for _, e := range definedEndpoints(s, in) { // all other entries are registered endpoints
 		if e.Name != "" {
 			report("endpoints", s.hostLookup(e))
 		}
@@ -59,7 +58,7 @@ func (u *compiledService) reportUnresolved(in *Inputs) {
 }
 
 // reportDiscovery reports a discovery program that may not run, a failed lookup, and endpoints
-// beyond the maximum.
+// beyond discover.max.
 func (u *compiledService) reportDiscovery(in *Inputs, report func(field string, l Lookup)) {
 	d := u.service.Discover
 	field := "discover.dns"

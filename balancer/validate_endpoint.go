@@ -63,7 +63,7 @@ func (r *tableReader) checkEndpoint(e *Endpoint, at func(field string) string) {
 	}
 }
 
-// checkPortNames checks that the service has the ports that endpoint i names.
+// checkPortNames reports port names in endpoint i that are not names of the service's ports.
 func (r *tableReader) checkPortNames(e *Endpoint, names []string, i int) {
 	for _, name := range slices.Sorted(maps.Keys(e.Ports)) {
 		if slices.Contains(names, name) {
@@ -81,7 +81,7 @@ func (r *tableReader) checkPortNames(e *Endpoint, names []string, i int) {
 	}
 }
 
-// checkRangeOverrides reports ports of endpoints that would replace a range of ports.
+// checkRangeOverrides reports ports of endpoints that would replace a port range.
 func (r *tableReader) checkRangeOverrides(s *Service) {
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
@@ -99,7 +99,8 @@ func (r *tableReader) checkRangeOverrides(s *Service) {
 	}
 }
 
-// checkOwnHealth warns about the check settings of endpoint i, because the service has no checks.
+// checkOwnHealth warns about health settings of endpoint i, which have no effect because the
+// service has no checks.
 func (r *tableReader) checkOwnHealth(e *Endpoint, i int) {
 	if e.HealthPort != 0 {
 		r.warnf(element("endpoints", i, "health_port"), "has no effect: the service has no health checks")
@@ -130,9 +131,9 @@ func (r *tableReader) checkReach(s *Service, e *Endpoint, i int) {
 	}
 }
 
-// leadsBack reports whether e, an endpoint at a VIP of the service, serves one port of the service
-// at another port of the service. The compiler reports an endpoint that serves a port at the same
-// port.
+// leadsBack reports whether connections to e can return to the service, because e is at one of its
+// VIPs and its target port is another port of the service. If the target port equals the port
+// itself, the compiler reports the loop.
 func (r *tableReader) leadsBack(s *Service, e *Endpoint) bool {
 	for i := range s.Ports {
 		p := &s.Ports[i]
@@ -145,8 +146,8 @@ func (r *tableReader) leadsBack(s *Service, e *Endpoint) bool {
 	return false
 }
 
-// checkDuplicates reports duplicate endpoints: an error if all their ports are equal, and a warning
-// if only some are.
+// checkDuplicates reports endpoints with the same address: an error if all of their ports are
+// equal, and a warning if only some are.
 func (r *tableReader) checkDuplicates(s *Service) {
 	type target struct {
 		port int // index of the service's port

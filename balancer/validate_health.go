@@ -12,7 +12,7 @@ import (
 
 func formatted(d time.Duration) string { return decode.FormatDuration(d) }
 
-// checkHealth checks the health table without the rest of the service.
+// checkHealth checks the health table without the other settings of the service.
 func (r *healthReader) checkHealth(h *Health) {
 	if h.Type == "" {
 		r.errorf("type", "needs a type: %s", strings.Join(h.Type.Values(), ", "))
@@ -46,7 +46,7 @@ func (r *healthReader) checkHealth(h *Health) {
 	}
 }
 
-// checkTimes checks the times against their limits and each other.
+// checkTimes checks the durations in h against their limits and each other.
 func (r *healthReader) checkTimes(h *Health) {
 	if r.isBroken("interval") {
 		return
@@ -66,7 +66,7 @@ func (r *healthReader) checkTimes(h *Health) {
 	}
 }
 
-// healthField is a field of health that only some types of checks have.
+// healthField is a field of a health check that only some check types have.
 type healthField struct {
 	name  string
 	types []HealthType
@@ -99,7 +99,7 @@ func healthFields() []healthField {
 	}
 }
 
-// checkBelongs reports fields that the type of check does not have.
+// checkBelongs reports fields that the check's type does not have.
 func (r *healthReader) checkBelongs(h *Health) {
 	for _, f := range healthFields() {
 		if r.sets(f.name) && !slices.Contains(f.types, h.Type) {
@@ -108,7 +108,7 @@ func (r *healthReader) checkBelongs(h *Health) {
 	}
 }
 
-// checkType checks the fields that the type of check requires.
+// checkType checks the fields that the check's type requires.
 func (r *healthReader) checkType(h *Health) {
 	switch h.Type {
 	case HTTPHealth, HTTPSHealth:
@@ -160,7 +160,7 @@ func (r *healthReader) checkRequest(h *Health) {
 }
 
 // checkProbed reports checks that have no port to check: TCP checks without a TCP port, UDP checks
-// without a UDP port, and checks of a range of ports. They would mark every endpoint as down.
+// without a UDP port, and checks of a port range. Such checks would mark every endpoint as down.
 func (r *tableReader) checkProbed(s *Service) {
 	if len(s.Ports) == 0 || r.isBroken("ports") {
 		return
@@ -193,7 +193,8 @@ func (r *tableReader) checkProbed(s *Service) {
 }
 
 // checkSource reports a source address whose family no endpoint has. A source from [defaults] is
-// ignored, because it is meant for other services. Registered endpoints are unknown here.
+// ignored, because it is meant for other services. If the service has no endpoints, nothing is
+// reported, because the registered endpoints are unknown.
 func (r *tableReader) checkSource(s *Service) {
 	if !r.sets("health") || len(s.Endpoints) == 0 || s.Discover != nil || r.isBroken("endpoints") {
 		return
@@ -206,7 +207,7 @@ func (r *tableReader) checkSource(s *Service) {
 	}
 }
 
-// StatusIn reports whether a list of HTTP status codes and ranges, such as 200-299,404, contains a
+// StatusIn reports whether a list of HTTP status codes and ranges, such as 200-299,404, contains
 // code, and whether the list is valid.
 func StatusIn(list string, code int) (in, valid bool) {
 	for part := range strings.SplitSeq(list, ",") {

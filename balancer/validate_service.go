@@ -56,7 +56,7 @@ func (r *tableReader) checkVIPs(vips []vipEntry) {
 
 // checkSourceRanges checks source_ranges, unless PROXY headers name the clients.
 func (r *tableReader) checkSourceRanges(s *Service) {
-	if r.sets("source_ranges") && !s.AcceptProxyProtocol { // the named client may have the other family
+	if r.sets("source_ranges") && !s.AcceptProxyProtocol { // the client that a header names may have the other family
 		r.checkNetworks(s, "source_ranges", s.SourceRanges)
 	}
 }
@@ -76,8 +76,8 @@ func (r *tableReader) checkTrusted(s *Service) {
 	}
 }
 
-// checkNetworks reports networks of a family in which the service has no VIP, and families with
-// VIPs but without networks.
+// checkNetworks reports networks in an address family without VIPs, and families with VIPs but
+// without networks.
 func (r *tableReader) checkNetworks(s *Service, field string, networks []netip.Prefix) {
 	if len(networks) == 0 || len(s.VIPs) == 0 || len(s.Pools) > 0 || r.isBroken(field) || r.isBroken("vips") {
 		return
@@ -98,7 +98,7 @@ func (r *tableReader) checkNetworks(s *Service, field string, networks []netip.P
 	}
 }
 
-// everyAddress returns the network of all addresses of a family.
+// everyAddress returns the network that contains all addresses of a family.
 func everyAddress(is4 bool) string {
 	if is4 {
 		return "0.0.0.0/0"
@@ -106,7 +106,8 @@ func everyAddress(is4 bool) string {
 	return "::/0"
 }
 
-// NotUnicast explains why addr is not an address of one host. It returns "" if it is.
+// NotUnicast explains why addr is not a unicast address. It returns "" if addr is a unicast
+// address.
 func NotUnicast(addr netip.Addr) string {
 	switch {
 	case addr.IsUnspecified():
@@ -152,7 +153,7 @@ func (r *tableReader) checkPorts(ports []Port) {
 	}
 }
 
-// checkRange checks port i with its target if either is a range.
+// checkRange checks port i and its target port, if either is a range.
 func (r *tableReader) checkRange(ports []Port, i int) {
 	p := &ports[i]
 	if p.Port == 0 || r.isBroken(element("ports", i, "target_port")) {
@@ -178,7 +179,7 @@ func (r *tableReader) checkRange(ports []Port, i int) {
 	}
 }
 
-// checkPortName checks the name of port i. The map names has the names of earlier ports.
+// checkPortName checks the name of port i. The map names contains the names of earlier ports.
 func (r *tableReader) checkPortName(ports []Port, i int, names map[string]int) {
 	name, path := ports[i].Name, element("ports", i, "name")
 	switch j, again := names[name]; {
@@ -194,8 +195,8 @@ func (r *tableReader) checkPortName(ports []Port, i int, names map[string]int) {
 	}
 }
 
-// checkSettings checks the settings that don't depend on ports and endpoints. [defaults] can set
-// these settings.
+// checkSettings checks the settings that don't depend on ports and endpoints. Only these settings
+// can also come from [defaults].
 func (r *tableReader) checkSettings(s *Service) {
 	if minimum := minMSS(s); s.MSS != 0 && s.MSS < minimum {
 		r.errorf("mss", "%d is out of range; use 0 (no clamp) or 536 to 65495 (from 1220 with IPv6 VIPs)", s.MSS)
@@ -300,8 +301,8 @@ func (r *tableReader) checkProtocols(s *Service) {
 	}
 }
 
-// checkLocality reports a locality that no endpoint can match. Registered endpoints are unknown
-// here, so a service without endpoints has no problem.
+// checkLocality reports a locality that no endpoint can match. A service without endpoints has no
+// problem, because its registered endpoints are unknown.
 func (r *tableReader) checkLocality(s *Service) {
 	if len(s.Endpoints) == 0 || s.Discover != nil || r.isBroken("endpoints") {
 		return

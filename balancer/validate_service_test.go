@@ -232,7 +232,7 @@ func TestWrongEndpoints(t *testing.T) {
 		{fields: web + `, "locality": "prefer_zone", "endpoints": [{"address": "10.0.0.1", "node": "a"}]`, want: []string{`warning: locality: prefer_zone has no effect: no endpoint sets zone`}},
 		{fields: web + `, "locality": "node_only", "endpoints": [{"address": "10.0.0.1"}]`, want: []string{`warning: locality: node_only leaves no endpoint to use: no endpoint sets node`}},
 		{fields: web + `, "locality": "node_only"`},
-		// A problem that is only a consequence of another problem is not reported.
+		// Problems that are only consequences of another problem are not reported.
 		{fields: vip + `, "ports": [{"port": "http"}], "endpoints": [{"address": "10.0.0.1", "ports": {"x": 1}}, {"address": "10.0.0.1"}]`, want: []string{
 			`ports[0].port: "http" is not a port, a range such as "8000-8999", or "all"`,
 		}},

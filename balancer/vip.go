@@ -18,11 +18,11 @@ import (
 type VIP struct {
 	// Addr is the table's name.
 	Addr netip.Addr `toml:"-"`
-	// Origin is the place of the table.
+	// Origin is where the table is defined.
 	Origin Origin `toml:"-"`
 	VIPPolicy
-	// Given lists the fields that the table sets, sorted. Other fields come from the address's
-	// pool, if it belongs to a pool.
+	// Given lists the fields that the table sets, sorted. The other fields come from the pool that
+	// contains the address, if any.
 	Given []string `toml:"-"`
 }
 
@@ -31,29 +31,29 @@ type VIP struct {
 type VIPPolicy struct {
 	// Hold determines whether every host holds the address, or only one. Default each.
 	Hold Hold `toml:"hold"`
-	// Prefer names the preferred nodes, best first. If empty, the node with the fewest VIPs for its
-	// weight is chosen.
+	// Prefer names the preferred nodes, best first. If empty, the fleet chooses the node with the
+	// fewest VIPs for its weight.
 	Prefer []string `toml:"prefer"`
 	// Group names VIPs that stay on the same host and move together. If empty, the VIP moves alone.
 	Group string `toml:"group"`
-	// Preempt is the time for which a better node of Prefer must be healthy before the VIP returns
-	// to that node. 0 means never.
+	// Preempt is how long a more preferred node must be healthy before the VIP returns to it. 0
+	// means that the VIP never returns.
 	Preempt Preempt `toml:"preempt"`
-	// Require is the condition for a host to own the address. Default endpoint.
+	// Require is the condition that a host must meet to own the address. Default endpoint.
 	Require Require `toml:"require"`
-	// Withdraw determines when a host gives up an address that each host holds. Default never.
+	// Withdraw determines when a host gives up an address that every host holds. Default never.
 	Withdraw Withdraw `toml:"withdraw"`
 }
 
-// movable reports whether established connections may arrive at another host, because the address
-// has a new owner or a host has withdrawn it.
+// movable reports whether established connections may move to another host, because the address can
+// get a new owner or a host can withdraw it.
 func (p VIPPolicy) movable() bool { return p.Hold == HoldOne || p.Withdraw == WithdrawNoEndpoint }
 
 // Hold determines which hosts hold a VIP.
 type Hold string
 
-// With HoldEach, each host holds the address without answering ARP for it. With HoldOne, a single
-// owner has the address on a real device and answers ARP.
+// With HoldEach, every host has the address, but does not answer ARP for it. With HoldOne, only the
+// owner has the address, on a real device, and answers ARP.
 const (
 	HoldEach Hold = "each"
 	HoldOne  Hold = "one"
@@ -62,11 +62,11 @@ const (
 // Values lists the possible values.
 func (Hold) Values() []string { return []string{"each", "one"} }
 
-// Require is the condition for a host to own a VIP.
+// Require is the condition that a host must meet to own a VIP.
 type Require string
 
-// RequireNode requires a healthy host. RequireEndpoint also requires a usable endpoint for each
-// service on the VIP. RequireLocal requires this endpoint to be on the host.
+// RequireNode means that the host must be healthy. With RequireEndpoint, each service on the VIP
+// must also have a usable endpoint. With RequireLocal, that endpoint must be on the host.
 const (
 	RequireNode     Require = "node"
 	RequireEndpoint Require = "endpoint"
@@ -76,7 +76,7 @@ const (
 // Values lists the possible values.
 func (Require) Values() []string { return []string{"node", "endpoint", "local"} }
 
-// Withdraw determines when a host gives up a VIP that each host holds.
+// Withdraw determines when a host gives up a VIP that every host holds.
 type Withdraw string
 
 // With WithdrawNever, a host never gives up the VIP. With WithdrawNoEndpoint, it gives up the VIP
@@ -92,7 +92,8 @@ func (Withdraw) Values() []string { return []string{"never", "no_endpoint"} }
 // Preempt is a duration. 0 means never.
 type Preempt time.Duration
 
-// The limits of Preempt. A host that has just returned may fail again within a second.
+// These are the limits of Preempt. A minimum exists because a host that has just returned may fail
+// again within a second.
 const (
 	minPreempt = time.Second
 	maxPreempt = 24 * time.Hour
@@ -128,8 +129,8 @@ func DefaultVIPPolicy() VIPPolicy {
 	return VIPPolicy{Hold: HoldEach, Require: RequireEndpoint, Withdraw: WithdrawNever}
 }
 
-// DecodeVIP decodes the settings of the address in name. If any problem is an error, the settings
-// are nil. See DecodeService for the severity of unknown fields.
+// DecodeVIP decodes the table of the VIP whose address is name. If any problem is an error, the VIP
+// is nil. DecodeService explains the parameter unknown.
 func DecodeVIP(name string, fields map[string]any, where Locator, unknown Severity) (*VIP, []Problem) {
 	r := newTableReader("", where, unknown)
 	v := &VIP{VIPPolicy: DefaultVIPPolicy(), Origin: r.origin(""), Given: slices.Sorted(maps.Keys(fields))}
@@ -160,7 +161,7 @@ func EncodeVIP(v *VIP) map[string]any {
 	return all
 }
 
-// DecodeVIPPolicy decodes the policy of a pool. If any problem is an error, it returns the default.
+// DecodeVIPPolicy decodes a pool's policy. If any problem is an error, it returns the default.
 func DecodeVIPPolicy(fields map[string]any, where Locator, unknown Severity) (VIPPolicy, []Problem) {
 	r := newTableReader("", where, unknown)
 	p := DefaultVIPPolicy()
@@ -173,7 +174,7 @@ func DecodeVIPPolicy(fields map[string]any, where Locator, unknown Severity) (VI
 	return p, problems
 }
 
-// over returns the settings of v. Fields that v does not set come from base.
+// over returns base with the fields that v sets replaced.
 func (v *VIP) over(base VIPPolicy) VIPPolicy {
 	given, out := reflect.ValueOf(v.VIPPolicy), reflect.ValueOf(&base).Elem()
 	for i := range out.NumField() {
@@ -184,7 +185,7 @@ func (v *VIP) over(base VIPPolicy) VIPPolicy {
 	return base
 }
 
-// checkVIPPolicy checks the settings of addr, or of a pool if addr is invalid.
+// checkVIPPolicy checks the settings of addr, or of a pool if addr is not valid.
 func (r *tableReader) checkVIPPolicy(p *VIPPolicy, addr netip.Addr) {
 	for i, node := range p.Prefer {
 		path := fmt.Sprintf("prefer[%d]", i)
@@ -220,7 +221,6 @@ func (r *tableReader) checkVIPPolicy(p *VIPPolicy, addr netip.Addr) {
 	}
 }
 
-// isNodeName reports whether name is a valid node name.
 func isNodeName(name string) bool {
 	const maxLength = 253
 	return name != "" && len(name) <= maxLength && !strings.ContainsFunc(name, func(r rune) bool {

@@ -8,35 +8,36 @@ import (
 	"vipd/balancer/snap"
 )
 
-// VIPState is the state of a VIP with settings on a host. A VIP without settings is held as soon as
-// possible.
+// VIPState is a host's state of a VIP that has settings. A host holds a VIP without settings as
+// soon as possible.
 type VIPState string
 
-// The states.
+// These are the states.
 const (
-	// Serving means that the host holds the VIP as soon as a frontend on it that has a usable
-	// endpoint is applied. The order matters, because routers send clients as soon as the address
-	// exists.
+	// Serving means that the host holds the VIP as soon as it has applied a frontend on the VIP
+	// that has a usable endpoint. The frontend must come first, because routers send clients as
+	// soon as the address exists.
 	Serving VIPState = "serving"
 	// Withdrawn means that the host does not hold the VIP because no endpoint of the services on
 	// the VIP is usable, or because the host is on standby.
 	Withdrawn VIPState = "withdrawn"
-	// Owned means that one owner among the hosts adds the VIP to a real device (HoldOne).
+	// Owned means that the host adds the VIP to a real device only while it is the VIP's owner
+	// (HoldOne).
 	Owned VIPState = "owned"
 )
 
-// Pool holds the networks of a pool, and settings for the addresses in them.
+// Pool is a set of networks, and the settings of the addresses in them.
 type Pool struct {
 	Name Name `toml:"-"`
-	// Origin is the place of its definition.
+	// Origin is where the pool is defined.
 	Origin Origin         `toml:"-"`
 	CIDRs  []netip.Prefix `toml:"cidrs"`
 	VIPPolicy
 }
 
-// PolicyOf returns the settings of an address. The address's own settings have priority. Other
-// settings come from the pool with the smallest network that contains the address, or otherwise
-// from the program's defaults.
+// PolicyOf returns the settings of an address. The address's own settings have priority. The other
+// settings come from the pool with the smallest network that contains the address, or from vipd's
+// defaults if there is no such pool.
 func (in *Inputs) PolicyOf(a netip.Addr) VIPPolicy {
 	policy, bits := DefaultVIPPolicy(), -1
 	for _, p := range in.Pools.All() {
@@ -53,7 +54,7 @@ func (in *Inputs) PolicyOf(a netip.Addr) VIPPolicy {
 }
 
 // vipStateOf returns the state of the VIP a on this host. It returns "" if the VIP is held as soon
-// as possible. A VIP that is only kept for its last connections is not withdrawn.
+// as possible. A VIP that remains only for its last connections is not withdrawn.
 func vipStateOf(a netip.Addr, env *Env, in *Inputs, out *Desired) VIPState {
 	if in.VIPs.Len() == 0 && in.Pools.Len() == 0 {
 		return ""
@@ -95,10 +96,10 @@ func (c *Compiler) updateVIPState(a netip.Addr) {
 	}
 }
 
-// markWithdrawn sets the field Withdrawn of the frontends on the VIP a. On standby, this host still
-// serves clients whose packets routers send to it. Frontends on an address that the host has
-// independently of vipd are not marked, because clients would otherwise reach the host's own
-// programs.
+// markWithdrawn sets the field Withdrawn of the frontends on the VIP a. It does not mark them
+// merely because the host is on standby: the host still serves clients whose packets routers send
+// to it. It does not mark frontends on an address that the host has independently of vipd, because
+// clients would then reach the host's own programs.
 func markWithdrawn(a netip.Addr, state VIPState, env *Env, frontends snap.Map[Key, *Frontend]) snap.Map[Key, *Frontend] {
 	withdrawn := state == Withdrawn && !Served(a, frontends) && !env.has(a) && !a.IsLinkLocalUnicast() // env.Local omits link-local addresses
 	for k, f := range FrontendsOn(frontends, a) {
@@ -109,11 +110,10 @@ func markWithdrawn(a netip.Addr, state VIPState, env *Env, frontends snap.Map[Ke
 	return frontends
 }
 
-// has reports whether the node has the address a independently of vipd. It does not consider
+// has reports whether the node has the address a independently of vipd. It returns false for
 // link-local addresses.
 func (env *Env) has(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(env.Local, a) }
 
-// withWithdrawn returns f with the given value of Withdrawn.
 func (f *Frontend) withWithdrawn(withdrawn bool) *Frontend {
 	if f.Withdrawn == withdrawn {
 		return f
@@ -123,8 +123,8 @@ func (f *Frontend) withWithdrawn(withdrawn bool) *Frontend {
 	return &g
 }
 
-// markPolicyChanges marks the services and VIPs that are affected by changes to the settings of
-// addresses or pools.
+// markPolicyChanges marks the services and VIPs that changes to the settings of addresses or pools
+// affect.
 func (c *Compiler) markPolicyChanges(w *work, in *Inputs) {
 	changed := map[netip.Addr]bool{}
 	mark(changed, c.in.VIPs, in.VIPs, func(a netip.Addr) netip.Addr { return a })
@@ -142,7 +142,7 @@ func (c *Compiler) markPolicyChanges(w *work, in *Inputs) {
 			}
 		}
 	}
-	for a := range c.out.Addresses.Keys() { // including VIPs of removed services
+	for a := range c.out.Addresses.Keys() { // including removed services' VIPs
 		if pools || changed[a] {
 			w.vipStates[a] = true
 		}
@@ -151,9 +151,9 @@ func (c *Compiler) markPolicyChanges(w *work, in *Inputs) {
 
 // Withdrawal is the history of a VIP that is withdrawn, or has recently returned.
 type Withdrawal struct {
-	// Withdrawn reports whether the VIP is withdrawn now.
+	// Withdrawn reports whether the VIP is currently withdrawn.
 	Withdrawn bool
-	// Until is the time when the VIP may be announced again. Zero means immediately.
+	// Until is when the VIP may be announced again. Zero means immediately.
 	Until time.Time
 }
 
@@ -161,7 +161,7 @@ type Withdrawal struct {
 // route for minutes.
 const returnPause = 5 * time.Second
 
-// recordWithdrawals records the VIPs that were withdrawn or have returned.
+// recordWithdrawals records which VIPs were withdrawn or have returned.
 func (m Memory) recordWithdrawals(before, after Desired, now time.Time) Memory {
 	for a, c := range snap.Diff(before.VIPStates, after.VIPStates) {
 		away := m.Withdrawals.At(a)
@@ -181,7 +181,7 @@ func (m Memory) recordWithdrawals(before, after Desired, now time.Time) Memory {
 	return m
 }
 
-// expireWithdrawals lets VIPs return after their pause.
+// expireWithdrawals lets each VIP return when its pause is over.
 func (m Memory) expireWithdrawals(now time.Time) Memory {
 	for a, away := range m.Withdrawals.All() {
 		switch {

@@ -12,12 +12,12 @@ import (
 )
 
 // TestDecodeVIP decodes valid and invalid settings of VIPs. Each invalid setting must be reported.
-// Encoding the decoded settings must return the valid settings.
+// Encoding the decoded valid settings must return the original settings.
 func TestDecodeVIP(t *testing.T) {
 	full := map[string]any{"hold": "one", "prefer": []any{"gw1", "gw2"}, "group": "edge", "preempt": "5m", "require": "local"}
 	v, problems := balancer.DecodeVIP("192.168.1.100", full, nil, balancer.SeverityError)
 	if v == nil || len(problems) > 0 {
-		t.Fatalf("problems of a valid VIP = %v, want none", problems)
+		t.Fatalf("valid VIP: problems = %v, want none", problems)
 	}
 	want := balancer.VIPPolicy{
 		Hold: balancer.HoldOne, Prefer: []string{"gw1", "gw2"}, Group: "edge", Preempt: balancer.Preempt(5 * time.Minute),
@@ -31,10 +31,10 @@ func TestDecodeVIP(t *testing.T) {
 	over, _ := balancer.DecodeVIP("fd00::1", map[string]any{"preempt": "never", "require": "node"}, nil, balancer.SeverityError)
 	in.VIPs = in.VIPs.Set(over.Addr, over)
 	if p := in.PolicyOf(over.Addr); p.Preempt != 0 || p.Require != balancer.RequireNode || p.Group != "edge" || p.Hold != balancer.HoldOne {
-		t.Errorf("settings of a VIP's own table and of its pool = %+v, want preempt 0, require node, group edge and hold one", p)
+		t.Errorf("VIP with its own table and a pool: settings = %+v, want preempt 0, require node, group edge and hold one", p)
 	}
 	if p := in.PolicyOf(addr("fd00::2")); !reflect.DeepEqual(p, want) {
-		t.Errorf("settings of a VIP without its own table = %+v, want the settings %+v of its pool", p, want)
+		t.Errorf("VIP without its own table: settings = %+v, want the pool's settings %+v", p, want)
 	}
 
 	for _, c := range []struct {
@@ -69,8 +69,8 @@ require: has no effect without hold = "one": each host holds the VIP`},
 	}
 }
 
-// TestWithdrawnVIPReturns withdraws a VIP while no endpoint is usable. The VIP must be served again
-// when an endpoint is usable, but at least 5 s after it was last served again.
+// TestWithdrawnVIPReturns withdraws a VIP while no endpoint is usable. The VIP must return when an
+// endpoint is usable, but no sooner than 5 s after its previous return.
 func TestWithdrawnVIPReturns(t *testing.T) {
 	vip := addr("10.96.0.1")
 	var in balancer.Inputs
@@ -93,7 +93,7 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 		memory = memory.After(before, desired, now)
 		before = desired
 		if !desired.Addresses.Has(vip) {
-			t.Fatal("the VIP is not among the desired addresses, want it there")
+			t.Fatal("the VIP is missing from the desired addresses")
 		}
 		for _, f := range desired.Frontends.All() { // a host on standby still serves clients, so Withdrawn does not depend on it
 			if f.Withdrawn != (endpoints == 0) {
@@ -107,44 +107,44 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 		endpoints int
 		want      balancer.VIPState
 	}{
-		{0, 0, balancer.Withdrawn},         // withdrawn from the start
-		{time.Second, 1, balancer.Serving}, // the VIP is served again for the first time
+		{0, 0, balancer.Withdrawn},         // withdrawn initially
+		{time.Second, 1, balancer.Serving}, // the VIP returns for the first time
 		{time.Second, 0, balancer.Withdrawn},
-		{time.Second, 1, balancer.Withdrawn}, // 2 s after it was last served again
+		{time.Second, 1, balancer.Withdrawn}, // 2 s after its last return
 		{2 * time.Second, 0, balancer.Withdrawn},
-		{2 * time.Second, 1, balancer.Serving}, // 6 s after it was last served again
+		{2 * time.Second, 1, balancer.Serving}, // 6 s after its last return
 		{time.Second, 2, balancer.Serving},
 		{time.Second, 0, balancer.Withdrawn},
 		{time.Second, 2, balancer.Withdrawn},
 	} {
 		if got := look(step.after, step.endpoints); got != string(step.want) {
-			t.Fatalf("after %s with %d endpoints, state = %q, want %q", step.after, step.endpoints, got, step.want)
+			t.Fatalf("after %s with %d endpoints: state = %q, want %q", step.after, step.endpoints, got, step.want)
 		}
 	}
 	if next := memory.NextExpiry(); next.Sub(now) != 2*time.Second {
 		t.Errorf("next expiry in %s, want 2 s", next.Sub(now))
 	}
 	if got := look(2*time.Second, 2); got != string(balancer.Serving) {
-		t.Errorf("state 5 s after the VIP was last served again = %q, want serving", got)
+		t.Errorf("5 s after the VIP's last return: state = %q, want serving", got)
 	}
 	env.Standby = true
 	if got := look(time.Second, 2); got != string(balancer.Withdrawn) {
-		t.Errorf("state on standby = %q, want withdrawn", got)
+		t.Errorf("on standby: state = %q, want withdrawn", got)
 	}
 	env.Standby = false
 	if got := look(5*time.Second, 2); got != string(balancer.Serving) {
-		t.Errorf("state after standby = %q, want serving", got)
+		t.Errorf("after standby: state = %q, want serving", got)
 	}
 }
 
 // TestWithdrawnOwnAddress withdraws VIPs, some of which the host has independently of vipd. While
-// the host has such a VIP, the frontends of the VIP must not be withdrawn, and a problem must
+// the host has such a VIP, the frontends on the VIP must not be withdrawn, and a problem must
 // report that withdraw has no effect.
 func TestWithdrawnOwnAddress(t *testing.T) {
 	const warning = `has no effect on %s here, because this host has the address independently of vipd: let only vipd add it, or remove withdraw`
 	for _, test := range []struct {
 		name, vip string
-		external  bool // reports whether addresses.bind is false
+		external  bool // addresses.bind is false
 		local     []string
 		withdrawn bool
 		warns     bool
@@ -166,23 +166,23 @@ func TestWithdrawnOwnAddress(t *testing.T) {
 			key := balancer.Key{Addr: vip, Port: 80, Proto: balancer.TCP}
 			var c balancer.Compiler
 			if !test.external {
-				c.Once(env, in) // compiles before the host has the addresses in local
+				c.Once(env, in) // first, the host does not have the addresses in local
 			}
 			for _, a := range test.local {
 				env.Local = append(env.Local, addr(a))
 			}
 			d := c.Once(env, in)
 			if f := d.Frontends.At(key); f == nil || f.Withdrawn != test.withdrawn {
-				t.Errorf("frontend = %+v, want one with Withdrawn = %v", f, test.withdrawn)
+				t.Errorf("frontend = %+v, want Withdrawn = %v", f, test.withdrawn)
 			}
 			problems := problemsOf(d.Problems.At("web"))
 			want := `vipd.toml:3: service web: vips[0]: withdraw = "no_endpoint" ` + fmt.Sprintf(warning, vip)
 			if strings.Contains(problems, want) != test.warns {
-				t.Errorf("problems = %s, want %q among them = %v", problems, want, test.warns)
+				t.Errorf("problems = %s; want one with the text %q = %v", problems, want, test.warns)
 			}
 			env.Local = nil
 			if f := c.Once(env, in).Frontends.At(key); !test.external && test.warns && !vip.IsLoopback() && !f.Withdrawn {
-				t.Errorf("frontend after the host has lost the address = %+v, want it withdrawn", f)
+				t.Errorf("after the host lost the address: frontend = %+v, want it withdrawn", f)
 			}
 		})
 	}

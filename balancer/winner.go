@@ -13,7 +13,7 @@ import (
 // claimants holds the services that claim each key.
 type claimants struct {
 	byKey map[Key][]*Service // unsorted
-	// ranges has the claimed ranges of ports on each address, unsorted.
+	// ranges holds the claimed port ranges on each address, unsorted.
 	ranges map[netip.Addr][]Key
 }
 
@@ -43,8 +43,8 @@ func (c *claimants) remove(key Key, s *Service) {
 	}
 }
 
-// winner returns the service that gets key, and whether others lose it. A range also loses to a
-// better claim to an overlapping range. The winner might then not claim key itself.
+// winner returns the service that gets key, and whether other services lose it. A range also loses
+// to a better claim to an overlapping range. The winner then need not claim key itself.
 func (c *claimants) winner(key Key, in *Inputs) (best *Service, contested bool) {
 	best, contested = winner(key, c.byKey[key], in), len(c.byKey[key]) > 1
 	if !key.Port.IsRange() {
@@ -65,8 +65,8 @@ func (c *claimants) winner(key Key, in *Inputs) (best *Service, contested bool) 
 	return best, contested
 }
 
-// winner returns the service that gets key: the former holder, or otherwise the first service in
-// the order of compareClaims.
+// winner returns the service that gets key: the previous holder if it still claims key, or
+// otherwise the first service in compareClaims's order.
 func winner(key Key, claimants []*Service, in *Inputs) *Service {
 	if holder, ok := in.Holders.Get(key); ok {
 		i := slices.IndexFunc(claimants, func(s *Service) bool { return s.Name == holder })
@@ -77,8 +77,8 @@ func winner(key Key, claimants []*Service, in *Inputs) *Service {
 	return slices.MinFunc(claimants, compareClaims)
 }
 
-// withOpen returns f with its field Open set. The map must contain all narrower frontends on the
-// address.
+// withOpen returns f with its field Open set. The map frontends must contain all narrower frontends
+// on the address.
 func (f *Frontend) withOpen(frontends snap.Map[Key, *Frontend]) *Frontend {
 	if !f.Key.Port.IsRange() {
 		return f
@@ -92,8 +92,8 @@ func (f *Frontend) withOpen(frontends snap.Map[Key, *Frontend]) *Frontend {
 	return &g
 }
 
-// narrower returns the ports of the narrower frontends inside f, sorted by the first port. Only
-// AllPorts contains ranges.
+// narrower returns the ports of the narrower frontends inside f, sorted by the first port. AllPorts
+// is the only range that can contain ranges.
 func (f *Frontend) narrower(frontends snap.Map[Key, *Frontend]) (all []PortRange) {
 	ports := f.Key.Port
 	add := func(from, to PortRange) {
@@ -111,7 +111,7 @@ func (f *Frontend) narrower(frontends snap.Map[Key, *Frontend]) (all []PortRange
 	return all
 }
 
-// except returns the parts of p that no hole covers. The holes are inside p, and sorted by the
+// except returns the parts of p outside the holes. The holes must be inside p, and sorted by the
 // first port.
 func (p PortRange) except(holes []PortRange) (left []PortRange) {
 	next := int(p.First())
@@ -145,9 +145,9 @@ func Without(all []PortRange, hole PortRange) (left []PortRange) {
 }
 
 // lostClaims returns a problem for each frontend that the service claims but another service has
-// won. The frontends of a node port on the node's addresses share one problem if the same service
-// has won them. A program that only reads files has no list of holders, so it may name a different
-// loser than the daemon.
+// won. The frontends of one node port share a problem if the same service has won them. A program
+// that only reads files does not know which services hold keys, so it may name a different loser
+// than the daemon.
 func (u *compiledService) lostClaims(winnerOf func(Key) *Service) (problems []Problem) {
 	type nodePort struct {
 		field string
@@ -175,8 +175,6 @@ func (u *compiledService) lostClaims(winnerOf func(Key) *Service) (problems []Pr
 	return problems
 }
 
-// lostClaim returns the problem of the lost claim f. The parameter to is the service that has won
-// the claim.
 func (u *compiledService) lostClaim(f *Frontend, to *Service) Problem {
 	i := slices.IndexFunc(u.service.Ports, func(p Port) bool { return p.Name == f.Port })
 	field := fmt.Sprintf("ports[%d].port", i)
