@@ -1,6 +1,6 @@
 package failover
 
-// Send sends a message to a peer from one of this node's addresses, or from each of them.
+// Send sends a message to a peer from one or each of this node's addresses.
 type Send struct {
 	To      string
 	On      int // index of Member.At; -1 means all
@@ -15,8 +15,8 @@ type Write struct {
 	Delete []Key
 }
 
-// Condition is met if the record was last changed at the revision. Revision 0 means that the record
-// must not exist.
+// Condition holds if Revision is the record's revision. Revision 0 means that the record must not
+// exist.
 type Condition struct {
 	Key
 	Revision int64
@@ -28,7 +28,7 @@ type Put struct {
 	Text []byte
 }
 
-// Register registers this node as a new run (Member.Boot), so votes of the earlier run no longer
+// Register registers a new run (Member.Boot) of this node, so the earlier run's votes no longer
 // count.
 type Register struct{ Boot ID }
 
@@ -44,20 +44,20 @@ func (Register) Action() {}
 // Outcome is the result of a Write.
 type Outcome int
 
-// The outcomes.
+// These are the outcomes.
 const (
-	// Unknown means that etcd may have made the write, or may still make it.
+	// Unknown means that etcd may have executed the write, or may still do so.
 	Unknown Outcome = iota
 	// Refused means that a condition of the write did not hold.
 	Refused
-	// Unsent means that the write was not made and never will be, because etcd is unreachable or
-	// full, or denies this node the write.
+	// Unsent means that etcd has not executed the write and never will, because etcd is unreachable
+	// or full, or denies this node the write.
 	Unsent
-	// Done means that etcd has made the write.
+	// Done means that etcd has executed the write.
 	Done
 )
 
-// RecordChange is a record of etcd that was read, written or removed.
+// RecordChange is a record that was read from etcd, or that was written or removed in etcd.
 type RecordChange struct {
 	Key
 	Revision int64

@@ -2,7 +2,7 @@
 // hold it at the same time.
 //
 // It has no I/O and no clock. [Node] is one host: its methods receive an event and its time, and
-// return the actions to perform, in order. A process performs them; a simulation and a model check
+// return the actions to perform, in order. The daemon performs them. A simulation and a model check
 // use the same code.
 //
 // etcd records the owner: vips/ADDRESS names a node and its session. The session shows that its
@@ -24,8 +24,8 @@
 // any live session may claim the VIP.
 //
 // [Timing], [Juror] and the functions of jury.go contain the rules on which safety depends. A model
-// check covers all states of these rules. Another model check runs [Node] through all states of a
-// VIP that moves while sessions last. Node dispatches events to its parts:
+// check covers all states of these rules. Another model check runs [Node] through all states in
+// which a VIP moves between live sessions. Node dispatches events to its parts:
 //
 //	env, view, writer     options and actions; etcd's records; transactions
 //	session, gate         this node's session, and the kernel's gate

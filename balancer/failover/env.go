@@ -8,30 +8,30 @@ import (
 
 // Options are the fixed properties of a node.
 type Options struct {
-	// Name is the node's name, and Member is its record. Member.Boot identifies this run of the
-	// node.
+	// Name is the node's name, and Member is its record. Member.Boot identifies the node's current
+	// run.
 	Name   string
 	Member Member
 	Timing Timing
-	// Started is the start of this run. An earlier run may have confirmed heartbeats until that
-	// time.
+	// Started is when this run started. An earlier run may have confirmed heartbeats until then.
 	Started local.Time
-	// Doubt is the time after Started in which hosts may hold VIPs that etcd's records give to
-	// others, because etcd was restored from a backup. During this time, hosts are probed before a
-	// VIP is claimed. If zero, etcd's records are trusted.
+	// Doubt is how long after Started this node distrusts etcd's records, because etcd was restored
+	// from a backup: hosts may hold VIPs that the records give to other hosts. Until then, this
+	// node sends a probe for each VIP before it claims the VIP. Zero means that it trusts the
+	// records.
 	Doubt time.Duration
-	// NewID returns an unused ID, and Wall returns the time of day for operators.
+	// NewID returns an unused ID. Wall returns the time of day, for operators.
 	NewID func() ID
 	Wall  func() time.Time
 }
 
-// env is shared by the parts of a node: its options, the current time and the actions to return.
+// env holds what a node's parts share: its options, the current time and the actions to return.
 type env struct {
 	o       Options
 	now     local.Time
 	actions []local.Action
-	// review reports whether VIPs that are bound here may belong elsewhere, and stale reports
-	// whether the VIPs of each owner must be counted again.
+	// review is set if VIPs that are bound here may belong on other nodes. stale is set if each
+	// owner's VIPs must be recounted.
 	review, stale bool
 }
 
@@ -44,11 +44,10 @@ func (e *env) flush() []local.Action {
 	return actions
 }
 
-// recent is the number of heartbeat intervals without a heartbeat after which a peer counts as
-// silent when a node is chosen.
+// recent is how many heartbeat intervals a peer may be silent and still be chosen as a VIP's owner.
 const recent = 6
 
-// recently reports whether a heartbeat at the given time is recent enough for the peer to count as
+// recently reports whether a heartbeat at the time t is recent enough for its sender to count as
 // live.
 func (e *env) recently(t local.Time) bool { return t > 0 && e.now.Since(t) < recent*e.o.Timing.Beat }
 

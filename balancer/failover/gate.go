@@ -2,7 +2,7 @@ package failover
 
 import "vipd/balancer/failover/local"
 
-// gateState is the state of the kernel's gate, as far as this node knows.
+// gateState is what this node knows about the state of the kernel's gate.
 type gateState int
 
 const (
@@ -14,25 +14,25 @@ const (
 
 func (s gateState) String() string { return [...]string{"closed", "closing", "opening", "open"}[s] }
 
-// gate is the state of this node's gate, and of the node's shutdown. A stopped node closes the gate
-// permanently and then ends its session.
+// gate holds the state of this node's gate, and the progress of the node's shutdown. A stopped node
+// closes the gate permanently and then ends its session.
 type gate struct {
 	*env
 	session *session
 	state   gateState
-	// stopping reports whether the node was stopped. leaving reports whether the node has released
-	// its VIPs and is closing the gate permanently, and left reports whether its session has ended.
+	// stopping is set after Stop was called. leaving is set when the node has released its VIPs and
+	// is closing the gate permanently. left is set when its session has ended.
 	stopping, leaving, left bool
 }
 
 // ready reports whether this node can hold VIPs.
 func (g *gate) ready() bool { return g.state == open && !g.stopping }
 
-// passes reports whether the gate permits binding addresses now.
+// passes reports whether addresses may be bound now.
 func (g *gate) passes() bool { return g.state == open && g.session.passes() }
 
 // openIfConfirmed opens a closed gate if the session is confirmed. No address may be bound before
-// it is open, because another node may own the address.
+// the gate is open, because another node may own the address.
 func (g *gate) openIfConfirmed() {
 	if g.state == closed && !g.stopping && g.session.passes() {
 		g.state = opening
@@ -41,7 +41,7 @@ func (g *gate) openIfConfirmed() {
 }
 
 // leave ends the session of a stopped node after its gate has closed. Other nodes then need not
-// wait until the session counts as silent.
+// wait for the session to become silent.
 func (g *gate) leave() {
 	s := g.session
 	if !g.leaving || g.left {

@@ -7,18 +7,18 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// handover is a VIP that is moving to another node.
+// handover is the move of a VIP from this node to another node.
 type handover struct {
 	vip *vip
-	// giving is the ID of the handover. It equals vip.giving until the handover ends or another
-	// starts.
+	// giving is the ID of the handover. It equals vip.giving until this handover ends or another
+	// handover of the VIP starts.
 	giving int
 }
 
 // over reports whether the handover has ended.
 func (g handover) over() bool { return g.vip.giving != g.giving }
 
-// end ends the handover, unless another has started.
+// end ends the handover, unless another handover of the VIP has started.
 func (g handover) end() {
 	if !g.over() {
 		g.vip.giving = 0
@@ -35,7 +35,7 @@ func (h *holding) giveAway() {
 	}
 	h.review = false
 	for r, all := range h.routes() {
-		h.review = true // there may be more
+		h.review = true // more VIPs may have to move
 		h.handOver(all, r)
 	}
 }
@@ -46,7 +46,7 @@ func (h *holding) routes() map[route][]handover {
 	add := func(v *vip, r route) {
 		if len(routes[r]) < maxClaimed {
 			routes[r] = append(routes[r], handover{vip: v})
-			h.ranking.counted[r.to]++ // so the next choice of a node includes this VIP
+			h.ranking.counted[r.to]++ // so the next choice of a node takes this VIP into account
 		}
 	}
 	held := h.held()
@@ -80,8 +80,9 @@ func (h *holding) held() (all []*vip) {
 	return all
 }
 
-// routeOf returns the route of a VIP of this node. The route has no destination if the VIP stays.
-// If an operator has requested a move that is not possible, routeOf refuses the request.
+// routeOf returns the route of a VIP that this node owns. The route has no destination if the VIP
+// stays here. If an operator has requested a move that is not possible, routeOf refuses the
+// request.
 func (h *holding) routeOf(v *vip) (r route) {
 	m := h.etcd.moves[v.name]
 	if m == nil {
@@ -109,8 +110,8 @@ func (h *holding) refuse(v *vip, why string) {
 	})
 }
 
-// unbindFor unbinds VIPs. It also registers the function then, which is called after the VIPs are
-// unbound, unless the session has ended by that time.
+// unbindFor unbinds VIPs. When they are unbound, the function then is called, unless the session
+// has ended.
 func (h *holding) unbindFor(all []handover, then func()) {
 	id, session := h.writer.nextID(), h.session.id
 	var addrs []netip.Addr
@@ -137,13 +138,14 @@ func (h *holding) unbound(id int) {
 	}
 }
 
-// handOver unbinds VIPs here, and then writes their new owner to etcd. If the write fails, this
-// node binds them again.
+// handOver unbinds VIPs, and then writes their new owner to etcd. If the write fails, this node
+// binds the VIPs again.
 func (h *holding) handOver(all []handover, r route) {
 	h.unbindFor(all, func() { h.writeOwner(all, r) })
 }
 
-// release unbinds a removed VIP. If this node owns the VIP, it then also deletes the owner in etcd.
+// release unbinds a removed VIP. If this node owns the VIP, it then also deletes the owner's record
+// in etcd.
 func (h *holding) release(v *vip) {
 	switch {
 	case !h.session.owns(v):
@@ -160,8 +162,8 @@ func (h *holding) release(v *vip) {
 	}
 }
 
-// drop deletes the owner of a VIP in etcd. If users add the VIP again, it stays unbound until the
-// outcome is known.
+// drop deletes a VIP's owner in etcd. If users add the VIP again, it stays unbound until the
+// outcome of the deletion is known.
 func (h *holding) drop(g handover) {
 	w := Write{If: []Condition{{Key{VIPs, g.vip.name}, h.etcd.owners.at(g.vip.name)}}, Delete: []Key{{VIPs, g.vip.name}}}
 	id := h.session.id
@@ -171,7 +173,7 @@ func (h *holding) drop(g handover) {
 		case o == Done:
 			h.writer.apply(&w, revision)
 		case o == Unknown:
-			h.reclaim([]handover{g}) // if users have not added it again, it will be released again
+			h.reclaim([]handover{g}) // a VIP that users have not added again will be released again
 		case o == Unsent:
 			h.reclaimLater(g)
 		}
@@ -220,7 +222,7 @@ func (h *holding) writeOwner(all []handover, r route) {
 	})
 }
 
-// assign adds a new owner for a VIP of this node to the write w.
+// assign adds to w a new owner for the VIP v, which this node owns.
 func (h *holding) assign(w *Write, v *vip, owner Owner) {
 	old := h.etcd.owners[v.name]
 	owner.Generation, owner.Since = old.value.Generation+1, h.o.Wall()
@@ -228,7 +230,7 @@ func (h *holding) assign(w *Write, v *vip, owner Owner) {
 	w.Put = append(w.Put, Put{Key{VIPs, v.name}, encode(owner)})
 }
 
-// keep ends handovers. VIPs that this node still owns are bound again.
+// keep ends handovers. It binds the VIPs again that this node still owns.
 func (h *holding) keep(all []handover) {
 	for _, g := range all {
 		g.end()

@@ -13,15 +13,14 @@ import (
 // holding binds the VIPs that this node owns, and hands them over to other nodes.
 type holding struct {
 	*parts
-	// unbinds holds the functions to call after Unbind actions, by the ID of the action.
+	// unbinds maps the ID of each pending Unbind action to the function to call after it.
 	unbinds map[int]func()
 	// pause is the backoff after etcd has refused a handover with an error. No handover starts
-	// before the time until. A handover silences its VIPs for a short time, and this would be
-	// useless while etcd accepts no writes.
+	// before the time until. A handover briefly silences its VIPs, which would be useless while
+	// etcd accepts no writes.
 	pause time.Duration
 	until local.Time
-	// unsure holds handovers that etcd may have written, and retry is the time at which to reclaim
-	// their VIPs.
+	// unsure holds the handovers that etcd may have written. retry is when to reclaim their VIPs.
 	unsure []handover
 	retry  local.Time
 }
@@ -60,16 +59,16 @@ func (h *holding) unbind(v *vip) {
 	}
 }
 
-// forgetGone deletes VIPs from the list of removed VIPs when this node no longer owns them, or when
-// users have added them again.
+// forgetGone deletes a VIP from the list of removed VIPs if this node no longer owns it, or if
+// users have added it again.
 func (h *holding) forgetGone() {
 	maps.DeleteFunc(h.vips.removed, func(name string, v *vip) bool {
 		return h.vips.byName[name] != nil || v.giving == 0 && !v.bound && !h.session.owns(v)
 	})
 }
 
-// ownerChanged processes a change to the record of a VIP's owner. The parameter moved reports
-// whether the VIP now belongs to another session, or to none.
+// ownerChanged processes a change to the record of a VIP's owner. The parameter moved is true if
+// the VIP now belongs to another session or to no session.
 func (h *holding) ownerChanged(name string, moved bool) {
 	v := h.vips.find(name)
 	if v == nil {
@@ -99,9 +98,9 @@ func (h *holding) lose(why string) {
 	h.closeGate()
 }
 
-// closeGate closes the gate, so no earlier refresh can open it, and unbinds all VIPs. A VIP whose
-// handover etcd may have written stays unbound until the outcome is known, even if the gate opens
-// again.
+// closeGate closes the gate so that no earlier refresh can reopen it, and unbinds all VIPs. A VIP
+// whose handover etcd may have written stays unbound until the outcome is known, even if the gate
+// opens again.
 func (h *holding) closeGate() {
 	h.gate.state = closing
 	h.do(local.CloseGate{})
@@ -136,7 +135,6 @@ func (h *holding) lapse(why local.Lapse, lasts time.Duration) {
 	h.closeGate()
 }
 
-// restText describes the VIPs that a closed gate silences.
 func restText(names []string) string {
 	switch len(names) {
 	case 0:
@@ -147,8 +145,8 @@ func restText(names []string) string {
 	return fmt.Sprintf("%d VIPs no longer answer: %s", len(names), listFirst(names))
 }
 
-// depart closes the gate of a stopped node after the node has released all VIPs that other nodes
-// can hold.
+// depart closes a stopped node's gate permanently, once the node has released all VIPs that other
+// nodes can hold.
 func (h *holding) depart() {
 	if !h.gate.stopping || h.gate.leaving {
 		return

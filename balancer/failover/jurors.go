@@ -7,17 +7,18 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// jurors holds this node's knowledge as a juror of other nodes' sessions, and the votes that it has
-// collected.
+// jurors holds what this node, as a juror, knows about other nodes' sessions, and the votes that it
+// has collected.
 type jurors struct {
 	*env
 	etcd   *view
 	byNode map[string]*Juror
-	// votes maps each session to the nodes that voted it dead, with their boots. asked is the time
-	// of the last request for votes.
+	// votes maps each session to the nodes that voted it dead, with their boots. asked is when each
+	// session's votes were last requested.
 	votes map[ID]map[string]ID
 	asked local.Time
-	// nextBoot is the next run that this node requests in etcd, or 0 for the current run.
+	// nextBoot identifies the new run that this node has requested to register in etcd, or is 0 if
+	// it has requested none.
 	nextBoot ID
 }
 
@@ -26,9 +27,9 @@ func newJurors(e *env, etcd *view) *jurors {
 }
 
 // juror returns this node's memory as a juror of a peer's session. If it returns nil, this node
-// must neither confirm the session nor vote on it. Otherwise this run of the node is registered in
-// etcd, and was registered before the node read the record of the session. Votes of an earlier run
-// therefore remain valid.
+// must neither confirm the session nor vote on it. Otherwise this node's run was registered in etcd
+// before the node read the session's record, so an earlier run's votes can no longer revoke the
+// session.
 func (j *jurors) juror(node string, session ID) *Juror {
 	s := j.etcd.sessions[node]
 	if session == 0 || s == nil || s.value.ID != session || !j.etcd.registered() {
@@ -41,16 +42,17 @@ func (j *jurors) juror(node string, session ID) *Juror {
 	return j.byNode[node]
 }
 
-// silent reports whether a session is silent as far as this node knows. It also returns the result
-// of juror for the session.
+// silent reports whether a session is silent from this node's point of view. It also returns the
+// juror for the session (see juror).
 func (j *jurors) silent(node string, s *record[Session]) (*Juror, bool) {
 	own := j.juror(node, s.value.ID)
 	t := s.value.Timing
 	return own, own != nil && own.Silent(j.now, j.o.Started, t) && j.now.Since(s.known) >= t.Silence
 }
 
-// retractAfter is the time after which this node retracts its vote that a session is dead, if
-// heartbeats show that the session continues. Such a vote usually means that this node was cut off.
+// retractAfter is how long heartbeats must show that a session continues before this node retracts
+// its vote that the session is dead. A vote against a live session usually means that this node was
+// cut off.
 const retractAfter = 3 * time.Second
 
 // answer confirms the session of a peer that has sent a valid heartbeat, if etcd's records contain
@@ -65,15 +67,15 @@ func (j *jurors) answer(from *peer, on int, m Message) {
 		j.do(Send{m.From, on, Message{Kind: Answer, From: j.o.Name, Boot: j.o.Member.Boot, Session: m.Session, Sent: m.Sent}})
 	case from.alive == 0:
 		from.alive = j.now
-	case j.now.Since(from.alive) >= retractAfter && j.nextBoot == 0: // with two pending requests, neither run would be registered for a while
+	case j.now.Since(from.alive) >= retractAfter && j.nextBoot == 0: // with two pending requests, neither run would count as registered at first
 		j.nextBoot = j.o.NewID()
 		j.do(Register{j.nextBoot})
 	}
 }
 
 // registered processes a change to this node's record in etcd. If the record contains the requested
-// new run, votes of the earlier run no longer count. This node may then confirm sessions again that
-// it voted dead; each of them counts as confirmed now.
+// new run, the earlier run's votes no longer count. This node may then confirm the sessions again
+// that it voted dead, and treats each of them as just confirmed.
 func (j *jurors) registered() {
 	m := j.etcd.members[j.o.Name]
 	if m == nil || j.nextBoot == 0 || m.value.Boot != j.nextBoot {
@@ -117,8 +119,8 @@ func (j *jurors) vote(m Message) {
 	j.do(Send{m.From, -1, Message{Kind: Vote, From: j.o.Name, Boot: j.o.Member.Boot, Session: m.Session, Subject: m.Subject}})
 }
 
-// collect stores a vote on a session, and reports whether this node has requested the vote. Other
-// votes are ignored.
+// collect stores a vote on a session and returns true, if this node has requested the vote. It
+// ignores other votes.
 func (j *jurors) collect(m Message) (requested bool) {
 	votes := j.votes[m.Session]
 	if votes != nil {
@@ -155,8 +157,8 @@ func (j *jurors) voterConditions(node string, s *record[Session], votes map[stri
 	return w, voters
 }
 
-// lastSign returns the last time at which this node knew that another node was alive, because this
-// node confirmed the session as a juror, or because the session changed in etcd.
+// lastSign returns another node's last sign of life: when this node, as a juror, last confirmed its
+// session, or when the session last changed in etcd.
 func (j *jurors) lastSign(node string) local.Time {
 	known := j.etcd.sessions[node].known
 	if own := j.byNode[node]; own != nil {

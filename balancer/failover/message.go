@@ -7,25 +7,26 @@ type Message struct {
 	Kind MessageKind
 	From string
 	Boot ID
-	// Session is the sender's session in a Beat, the receiver's in an Answer, and Subject's in an
-	// Ask or a Vote.
+	// Session is the sender's session in a Beat, the receiver's session in an Answer, and Subject's
+	// session in an Ask or a Vote.
 	Session ID
 	Subject string
-	// Sent is the time of a Beat on the sender's clock. The Answer returns it.
+	// Sent is when a Beat was sent, by the sender's clock. The Answer returns the same value.
 	Sent local.Time
-	// Echo is the stamp of the newest Beat that the sender of a Beat has received from the
-	// receiver. It proves that this Beat was sent later. Echoless reports whether the sender runs a
-	// version that sends no echoes.
+	// In a Beat, Echo is the stamp of the newest Beat that the sender has received from the
+	// receiver. It proves that this Beat was sent later than that one. Echoless reports whether the
+	// sender runs a version that sends no echoes.
 	Echo     Stamp
 	Echoless bool
 	// Ready reports whether the sender of a Beat can hold VIPs. Away reports whether the sender is
 	// not connected to etcd, so it would not learn that it owns a VIP. Well has a bit for each of
-	// the sender's addresses, which is set if the network of the address works.
+	// the sender's addresses, which is set if the address's network works.
 	Ready, Away bool
 	Well        uint16
 }
 
-// Stamp is the time at which a run of a node sent a Beat. The zero value is not a Beat.
+// Stamp identifies a Beat by the run that sent it and the time when it was sent. The zero value is
+// not a Beat.
 type Stamp struct {
 	Boot ID
 	Sent local.Time
@@ -34,7 +35,7 @@ type Stamp struct {
 // MessageKind is the purpose of a message.
 type MessageKind byte
 
-// The kinds of messages.
+// These are the kinds of messages.
 const (
 	// Beat shows that its sender is alive, and requests a confirmation of its session.
 	Beat MessageKind = iota + 1

@@ -11,39 +11,37 @@ import (
 	"vipd/test/wait"
 )
 
-// model visits all states of the session of a host, of the jurors that confirm the session, and of
-// the node that revokes it. In each state after the revocation, the host must not answer: its gate
-// must be closed, or no VIP may be bound. Time advances in ticks. Messages may be lost, delayed and
+// model visits all states of a host's session, of the jurors that confirm the session, and of the
+// node that revokes it. After the revocation, the host must not answer in any state: its gate must
+// be closed, or no VIP may be bound. Time advances in ticks. Messages may be lost, delayed and
 // reordered. A process may stop between a check and the action that depends on it, and a juror may
-// lose its memory in a restart. For each decision, the model calls Deadline, Passes, Juror or
-// MayRevoke of this package.
+// lose its memory in a restart. The model makes each decision by calling this package's Deadline,
+// Passes, Juror or MayRevoke.
 type model struct {
 	Timing
-	n        int // number of members of the jury, including the holder of the session
+	n        int // number of members of the jury, including the session's holder
 	restarts int8
-	bug      string // the broken rule; "" means none
+	bug      string // the rule to break; "" means none
 }
 
-// moment is a state that the model visits. Ages are in ticks, and are capped at the value above
-// which they make no difference.
+// moment is a state that the model visits. Ages are in ticks. Each is capped at the value above
+// which it makes no difference.
 type moment struct {
 	jurors [2]witness
-	// asked is the age of the pending renewal of the session. renewed is the age of the session's
-	// newest renewal in etcd.
+	// asked is the age of the session's pending renewal. renewed is the age of its newest renewal
+	// in etcd.
 	asked, renewed int8
-	// gate is the number of ticks for which the gate stays open. refreshing, opening and binding
-	// are 1 after the holder has decided to refresh the gate, open the gate or bind the VIP, until
-	// it does so.
+	// gate is how many more ticks the gate stays open. refreshing, opening and binding are 1 from
+	// when the holder decides to refresh the gate, open the gate or bind the VIP, until it does so.
 	gate, bound, refreshing, opening, binding int8
-	// changed is 1 if etcd has a newer revision of the session than the revoking node knows. known
-	// is the age of the revision that the revoking node knows.
+	// changed is 1 if etcd has a newer revision of the session than the revoking node. known is how
+	// long the revoking node has known its revision.
 	changed, known int8
 	// revoking is 1 while the revocation of the session is pending. revoked is 1 if etcd has
 	// executed the revocation.
 	revoking, revoked int8
 }
 
-// witness is the state of a juror.
 type witness struct {
 	beats     int8 // bit i is set if a heartbeat of age i is in transit
 	confirmed int8 // age of the newest heartbeat whose confirmation the holder has received
@@ -59,7 +57,8 @@ func (m *model) l() int8 { return int8(m.Confirm) }
 func (m *model) t() int8 { return int8(m.Gate) }
 func (m *model) d() int8 { return int8(m.Silence) }
 
-// digits calls f for each field of a state, with the field and the number of its possible values.
+// digits calls f for each field of a state, with a pointer to the field and the number of its
+// possible values.
 func (m *model) digits(s *moment, f func(v *int8, values int)) {
 	l, d := int(m.l())+2, int(m.d())+2
 	for j := range m.n - 1 {
@@ -101,8 +100,7 @@ func (m *model) unpack(x uint64) (s moment) {
 	return s
 }
 
-// present is the current time in all states. An event of the age x happened at the time present -
-// x.
+// present is the current time in all states. An event with the age x happened at present - x.
 const present = local.Time(1000)
 
 // passes reports whether the holder may open or refresh the gate, or bind the VIP.
@@ -120,13 +118,11 @@ func (m *model) passes(s *moment) bool {
 	return m.Passes(present, m.Deadline(m.n, sent, at(s.renewed)))
 }
 
-// juror converts the witness to a Juror.
 func (w *witness) juror() Juror {
 	return Juror{Session: 1, Answered: present - local.Time(w.silent), Dead: w.dead == 1}
 }
 
-// next calls emit for each state that can follow s, with this state and the name of the step that
-// leads to it.
+// next calls emit for each state that can follow s, with the name of the step that leads to it.
 func (m *model) next(s moment, emit func(moment, string)) {
 	m.tick(s, emit)
 	for j := range m.n - 1 {
@@ -153,9 +149,9 @@ func (m *model) tick(s moment, emit func(moment, string)) {
 	emit(s, "tick")
 }
 
-// beat performs the steps of heartbeats between the holder and juror j: sending a heartbeat, or
-// delivering and confirming one. Heartbeats may be replayed, because the model's juror does not
-// remember the heartbeats that it has received.
+// beat performs the steps of sending a heartbeat from the holder to juror j, and of delivering and
+// confirming it. Heartbeats may be replayed, because the model's juror does not remember which
+// heartbeats it has received.
 func (m *model) beat(s moment, j int, emit func(moment, string)) {
 	if w := s.jurors[j]; w.beats&1 == 0 {
 		w.beats |= 1
@@ -209,7 +205,7 @@ func (m *model) restart(s moment, j int, emit func(moment, string)) {
 		t := s
 		next := &t.jurors[j]
 		if next.known = w.boot; s.revoked == 1 && m.bug != "confirms an unknown session" {
-			next.dead = 1 // etcd no longer has the session
+			next.dead = 1 // the session no longer exists in etcd
 		}
 		emit(t, fmt.Sprint("registered ", j))
 	}
@@ -247,7 +243,7 @@ func (m *model) forget(s *moment) {
 }
 
 // hold performs the steps in which the holder opens or refreshes its gate and binds the VIP. The
-// check before an action and the action itself are separate steps.
+// check before each action and the action itself are separate steps.
 func (m *model) hold(s moment, emit func(moment, string)) {
 	set := func(what string, f func(*moment)) {
 		t := s
@@ -258,7 +254,7 @@ func (m *model) hold(s moment, emit func(moment, string)) {
 	if passes && s.gate > 0 && s.refreshing == 0 {
 		set("to refresh", func(t *moment) { t.refreshing = 1 })
 	}
-	idle := s.opening == 0 && s.binding == 0 // one thread opens the gate and binds the VIP
+	idle := s.opening == 0 && s.binding == 0 // the same thread opens the gate and binds the VIP
 	if passes && s.gate == 0 && idle && (s.bound == 0 || m.bug == "opens with an address bound") {
 		set("to open", func(t *moment) { t.opening = 1 })
 	}
@@ -323,8 +319,9 @@ func (m *model) revokeSession(s moment, emit func(moment, string)) {
 	}
 }
 
-// check visits all states, or the most states nearest to the start. If a host whose session is
-// revoked answers in one of them, check returns the steps that lead to this state.
+// check visits all states, nearest to the start first, but no more than the parameter most allows.
+// If the host answers in a state after its session was revoked, check returns the steps that lead
+// to that state.
 func (m *model) check(t *testing.T, most int) (states int, way string) {
 	none := int8(m.l() + 1)
 	first := moment{asked: none, renewed: none}
@@ -358,7 +355,6 @@ func (m *model) check(t *testing.T, most int) (states int, way string) {
 	return len(queue), ""
 }
 
-// way returns the names of the steps that lead to the state queue[to].
 func (m *model) way(queue []uint64, from []int, to int) string {
 	var steps []string
 	for to != 0 {
@@ -374,20 +370,20 @@ func (m *model) way(queue []uint64, from []int, to int) string {
 	return strings.Join(steps, ", ")
 }
 
-// tight returns the shortest safe times, in ticks. If Silence were one tick shorter, the model
-// would find two hosts that answer. Real times must be longer because clocks differ.
+// tight returns the shortest safe Timing, in ticks. If Silence were one tick shorter, the model
+// would find two hosts that answer. A real Timing must be longer, because clocks differ.
 func tight() Timing { return Timing{Beat: 1, Confirm: 3, Gate: 2, Silence: 3} }
 
 // TestRevokedHostsAreSilent visits the states of a session. No host may answer after its session
-// was revoked. Only make soak visits the states far from the start, and adds a third member to the
-// jury and restarts of jurors.
+// was revoked. Only "make soak" visits states far from the start, a jury of three, and restarts of
+// jurors.
 func TestRevokedHostsAreSilent(t *testing.T) {
 	for n := 2; n <= wait.Soak(2, 3); n++ {
 		m := &model{Timing: tight(), n: n, restarts: int8(wait.Soak(0, 1))}
 		states, way := m.check(t, wait.Soak(100_000, math.MaxInt))
 		t.Logf("%d members: %d states", n, states)
 		if way != "" {
-			t.Errorf("jury of %d: a host answers after its session was revoked, want it silent; steps: %s", n, way)
+			t.Errorf("jury of %d: a host answers after its session was revoked; steps: %s", n, way)
 		}
 	}
 }
@@ -411,7 +407,7 @@ func TestModelFindsMistakes(t *testing.T) {
 		states, way := m.check(t, math.MaxInt)
 		t.Logf("%s: %d states: %s", bug, states, way)
 		if way == "" {
-			t.Errorf("%s: hosts that answer after their session was revoked = 0 in %d states, want at least 1", bug, states)
+			t.Errorf("broken rule %s: no host answers after its session was revoked in %d states, want at least one", bug, states)
 		}
 	}
 }

@@ -16,22 +16,18 @@ type disturbance struct {
 	do   func(w *world, v netip.Addr, from, to *host)
 }
 
-// cutFor disconnects host h for one second from the host with index other, or from etcd if other is
-// -1.
 func (w *world) cutFor(h *host, other int) {
 	k := [2]int{h.index, other}
 	w.cut[k] = true
 	w.after(time.Second, func() { delete(w.cut, k) })
 }
 
-// restart kills the process of a host, and starts a new process 100 ms later.
 func (h *host) restart() {
 	h.epoch++
 	h.node = nil
 	h.w.after(100*time.Millisecond, h.start)
 }
 
-// removeFor removes the VIP v from the configuration for the duration d.
 func (w *world) removeFor(v netip.Addr, d time.Duration) {
 	all := func(absent bool) {
 		w.absent[v] = absent
@@ -49,7 +45,6 @@ func (w *world) move(v netip.Addr, to *host) {
 	w.commit(Write{Put: []Put{{Key{Moves, v.String()}, encode(Move{To: to.name})}}})
 }
 
-// disturbances contains all faults that TestMovesUnderAllFaults injects.
 var disturbances = []disturbance{
 	{"nothing", func(*world, netip.Addr, *host, *host) {}},
 	{"moved again", func(w *world, v netip.Addr, _, to *host) { w.move(v, to) }},
@@ -77,9 +72,9 @@ var disturbances = []disturbance{
 	}},
 }
 
-// moments returns the times at which a disturbance starts, in milliseconds after the request for a
-// move. The times cover the move, and the moment when the outcome of a transaction counts as
-// unknown. Only "make soak" tests all of them.
+// moments returns when disturbances start, in milliseconds after the request for a move. They cover
+// the move itself, and the moment when a transaction's outcome counts as unknown. Only "make soak"
+// tests all of them.
 func moments() []int {
 	if !wait.Soaking() {
 		return []int{6, 406}
@@ -87,17 +82,17 @@ func moments() []int {
 	return []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 100, 300, 400, 403, 406, 409, 412, 450, 455, 460, 600, 900}
 }
 
-// history is a move of a VIP, with the fates of the first two transactions and a disturbance at the
-// time at.
+// history is a test case: a VIP moves, its first two transactions have certain fates, and a
+// disturbance starts at a certain moment.
 type history struct {
 	fates [2]fate
 	at    time.Duration
 	disturbance
 }
 
-// TestMovesUnderAllFaults moves a VIP between two hosts. It combines each pair of fates of the
-// first two transactions with each disturbance at each time. Two hosts must never answer at the
-// same time, and at the end one host must answer.
+// TestMovesUnderAllFaults moves a VIP between two hosts. It tests each pair of fates for the first
+// two transactions with each disturbance at each moment. Two hosts must never answer at the same
+// time, and in the end one host must answer.
 func TestMovesUnderAllFaults(t *testing.T) {
 	n := 0
 	for i := range 16 * len(disturbances) * len(moments()) {
@@ -115,8 +110,8 @@ func TestMovesUnderAllFaults(t *testing.T) {
 	t.Logf("%d histories", n)
 }
 
-// happens runs the history, and reports whether one host answers at the end and two hosts never
-// answered.
+// happens runs the history. It reports whether one host answers in the end, and two hosts never
+// answered at the same time.
 func (h history) happens(t *testing.T) bool {
 	t.Helper()
 	w := newWorld(t, 1, 2, addresses(1))
@@ -125,7 +120,7 @@ func (h history) happens(t *testing.T) bool {
 	v := netip.MustParseAddr("10.1.0.1")
 	from := w.owner(v)
 	if from == nil {
-		t.Fatal("owner of the VIP = none, want a host")
+		t.Fatal("the VIP has no owner")
 	}
 	to := w.hosts[1-from.index]
 	w.log, w.fates = nil, h.fates[:]
@@ -133,7 +128,7 @@ func (h history) happens(t *testing.T) bool {
 	w.run(h.at)
 	w.notef("%s", h.name)
 	h.do(w, v, from, to)
-	for range 10 { // most moves end in the first 2 s
+	for range 10 { // most moves finish in the first 2 s
 		if w.run(2 * time.Second); w.owner(v) != nil || w.dual != "" {
 			break
 		}

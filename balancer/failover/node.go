@@ -14,8 +14,7 @@ type Node struct {
 	takeover *takeover
 }
 
-// New returns a node in its initial state. The gate of its host must be closed, and no VIP may be
-// bound.
+// New returns a node in its initial state. The host's gate must be closed, and no VIP may be bound.
 func New(o Options) *Node {
 	n := &Node{}
 	n.parts = newParts(o, n.learn)
@@ -25,7 +24,7 @@ func New(o Options) *Node {
 }
 
 // Deadline returns the time until which the session is confirmed, or 0 if it is not confirmed or
-// the gate is closed. The caller refreshes the gate as long as Timing.Passes permits this.
+// the gate is closed. The caller refreshes the gate as long as Timing.Passes allows it.
 func (n *Node) Deadline() local.Time {
 	if !n.session.live || n.gate.state != opening && n.gate.state != open {
 		return 0
@@ -39,7 +38,6 @@ func (n *Node) Tick(now local.Time) []local.Action {
 	return n.step()
 }
 
-// step performs the steps that are due, and returns the actions.
 func (n *Node) step() []local.Action {
 	session := ID(0)
 	if n.session.live {
@@ -71,9 +69,9 @@ func (n *Node) step() []local.Action {
 	return n.flush()
 }
 
-// Stored processes changes to etcd's records, in the order of their revisions. The parameter all
-// reports whether changes contains every record at the revision. These records must have been read
-// after this run wrote its record nodes/NODE.
+// Stored processes changes to etcd's records, in the order of their revisions. The parameter all is
+// true if changes contains every record as of revision. In that case, the records must have been
+// read after this run wrote its record nodes/NODE.
 func (n *Node) Stored(now local.Time, changes []RecordChange, revision int64, all bool) []local.Action {
 	n.now = now
 	if all {
@@ -104,7 +102,7 @@ func (n *Node) learn(c RecordChange) {
 		}
 	case Sessions:
 		if old := n.etcd.sessions[c.Name]; old != nil {
-			delete(n.jurors.votes, old.value.ID) // the session has ended, or is not silent
+			delete(n.jurors.votes, old.value.ID) // the session has ended or was renewed
 		}
 		n.etcd.sessions.set(n.now, c)
 		n.etcd.locate(c.Name)
@@ -121,26 +119,28 @@ func (n *Node) learn(c RecordChange) {
 		n.etcd.moves.set(n.now, c)
 	case Fences:
 		n.etcd.fences.set(n.now, c)
-		if own && c.Text != nil && n.session.live { // an operator has reported that this node is off
+		if own && c.Text != nil && n.session.live { // an operator has declared that this node is off
 			n.holding.lose("this node is fenced: " + n.etcd.fences[c.Name].value.Reason)
 		}
 	}
 }
 
-// LostEtcd processes the loss of etcd, which lasts until Stored receives all records again.
+// LostEtcd processes the loss of the connection to etcd. The connection counts as lost until Stored
+// receives all records again.
 func (n *Node) LostEtcd(now local.Time) []local.Action {
 	n.now, n.etcd.etcdLost = now, true
 	return nil
 }
 
-// Wrote processes the outcome of a Write. The revision is valid only if the outcome is Done.
+// Wrote processes the outcome of a Write. The parameter revision is valid only if the outcome is
+// Done.
 func (n *Node) Wrote(now local.Time, id int, outcome Outcome, revision int64) []local.Action {
 	n.now = now
 	n.writer.answered(id, outcome, revision)
 	return n.step()
 }
 
-// SetPolicies sets the VIPs that have hold = "one", and their policies.
+// SetPolicies sets the policies of all VIPs with hold = "one".
 func (n *Node) SetPolicies(now local.Time, policies map[netip.Addr]Policy) []local.Action {
 	n.now, n.stale = now, true
 	for _, v := range n.vips.set(policies) {
@@ -151,7 +151,7 @@ func (n *Node) SetPolicies(now local.Time, policies map[netip.Addr]Policy) []loc
 	return n.step()
 }
 
-// SetMember sets this node's record; the caller has written it to etcd, or is about to.
+// SetMember sets this node's record, which the caller has written or will write to etcd.
 func (n *Node) SetMember(now local.Time, m Member) []local.Action {
 	n.now = now
 	m.Boot = n.o.Member.Boot // until etcd has the new boot
@@ -170,8 +170,8 @@ func (n *Node) Stop(now local.Time) []local.Action {
 // Left reports whether a stopped node no longer has a session.
 func (n *Node) Left() bool { return n.gate.left }
 
-// Opened processes the result of an OpenGate. The deadline is checked again before addresses are
-// bound, because opening the gate may have been slow.
+// Opened processes the result of an OpenGate. It checks the deadline again before it binds
+// addresses, because opening the gate may have been slow.
 func (n *Node) Opened(now local.Time, err error) []local.Action {
 	n.now = now
 	if n.gate.state == opening {
@@ -212,17 +212,17 @@ func (n *Node) Unbound(now local.Time, id int) []local.Action {
 	return n.step()
 }
 
-// Probed processes the answers to a Probe. The map found contains the MAC of the host for each
-// address that a host has.
+// Probed processes the answers to a Probe. The map found contains the MAC of the host that answered
+// for each address, if any.
 func (n *Node) Probed(now local.Time, addrs []netip.Addr, found map[netip.Addr]string) []local.Action {
 	n.now = now
 	n.takeover.probed(addrs, found)
 	return n.step()
 }
 
-// Received processes a message that arrived at one of this node's addresses (an index of
-// Member.At). Any host on the network may replay a recorded message. An old Answer or Vote is still
-// valid, and an Ask is only a request, but a Beat must be new.
+// Received processes a message that arrived at this node's address Member.At[on]. Any host on the
+// network may replay a recorded message. An old Answer or Vote is still valid, and an Ask is only a
+// request, but a Beat must be new.
 func (n *Node) Received(now local.Time, on int, m Message) []local.Action {
 	n.now = now
 	if m.From == n.o.Name || n.etcd.members[m.From] == nil && n.etcd.sessions[m.From] == nil || on < 0 {
@@ -247,24 +247,24 @@ func (n *Node) Received(now local.Time, on int, m Message) []local.Action {
 	return n.flush()
 }
 
-// Reached processes an answer from a host that must be within reach of the address Member.At[on].
-// From then on, the address counts as working only while such hosts answer. Heartbeats of peers on
-// the address are no longer sufficient.
+// Reached processes an answer from a host that the address Member.At[on] must reach. From then on,
+// the address counts as working only while such hosts answer. Peers' heartbeats on the address are
+// no longer sufficient.
 func (n *Node) Reached(now local.Time, on int) []local.Action {
 	n.peers.reach(on, now)
 	return nil
 }
 
-// Reaching processes a change to the hosts that must be within reach of the address Member.At[on].
-// Until one of these hosts has answered, a peer's heartbeat on the address is sufficient.
+// Reaching processes a change to the set of hosts that the address Member.At[on] must reach. Until
+// one of them has answered, a peer's heartbeat on the address is sufficient.
 func (n *Node) Reaching(now local.Time, on int) []local.Action {
 	n.now = now
 	n.peers.reach(on, 0)
 	return nil
 }
 
-// Addresses returns the addresses on which a node receives heartbeats.
+// Addresses returns the addresses at which a node receives heartbeats.
 func (n *Node) Addresses(name string) []Address { return n.etcd.at[name] }
 
-// Whose returns the node that has a device with the MAC, or "".
+// Whose returns the node that has a device with this MAC, or "".
 func (n *Node) Whose(mac string) string { return n.etcd.whose(mac) }

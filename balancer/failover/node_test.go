@@ -24,12 +24,12 @@ func addresses(n int) map[netip.Addr]Policy {
 }
 
 // TestNeverTwoOwners injects random faults. At most one host may answer for a VIP at any time. When
-// all faults are over, each VIP must have an owner, and all VIPs of a group must have the same
+// all faults are over, each VIP must have an owner, and all VIPs in a group must have the same
 // owner.
 func TestNeverTwoOwners(t *testing.T) {
-	// These seeds once failed in "make soak". A VIP moved to a node just before that node lost its
-	// confirmation, a second handover started before the outcome of the first was known, and the
-	// gate closed and opened in between.
+	// These seeds once failed in "make soak". A VIP moved to a node just before that node's session
+	// lost its confirmation. A second handover started before the outcome of the first was known,
+	// and the gate closed and opened in between.
 	for _, seed := range []uint64{1113, 5059, 31028} {
 		neverTwo(t, seed, false, nil)
 	}
@@ -38,9 +38,8 @@ func TestNeverTwoOwners(t *testing.T) {
 	}
 }
 
-// neverTwo runs a random history, which the seed determines. Two hosts must never answer for the
-// same VIP. At the end, each VIP must have an owner, and all VIPs of a group must have the same
-// owner.
+// neverTwo injects random faults, which the seed determines, and checks what TestNeverTwoOwners
+// requires.
 func neverTwo(t *testing.T, seed uint64, wide bool, s *spy) {
 	t.Helper()
 	policies := addresses(1 + int(seed%4))
@@ -77,8 +76,8 @@ func neverTwo(t *testing.T, seed uint64, wide bool, s *spy) {
 	}
 }
 
-// TestTwoOwnersWithoutGate injects the faults of TestNeverTwoOwners into hosts without gates. In
-// some history, two hosts must answer for a VIP. This proves that the faults are severe enough.
+// TestTwoOwnersWithoutGate injects TestNeverTwoOwners's faults into hosts without gates. For at
+// least one seed, two hosts must answer for a VIP. This proves that the faults are severe enough.
 func TestTwoOwnersWithoutGate(t *testing.T) {
 	for seed := range uint64(20) {
 		w := newWorld(t, seed, 3, addresses(1))
@@ -92,11 +91,11 @@ func TestTwoOwnersWithoutGate(t *testing.T) {
 			return
 		}
 	}
-	t.Error("histories in which two hosts without a gate answer = 0 of 20, want at least 1")
+	t.Error("without gates, two hosts answered for none of 20 seeds, want at least one")
 }
 
 // TestTakeOver kills the owner of a VIP. Another host must answer within a second, and must keep
-// the VIP when the former owner starts again.
+// the VIP when the previous owner restarts.
 func TestTakeOver(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(1))
 	w.calm = true
@@ -106,34 +105,34 @@ func TestTakeOver(t *testing.T) {
 	}
 	first := w.owner(vip)
 	if first == nil {
-		t.Fatal("owner of the VIP = none, want a host")
+		t.Fatal("the VIP has no owner")
 	}
 	first.epoch++
 	killed := w.now
 	for w.owner(vip) == first || w.owner(vip) == nil {
 		if w.run(time.Millisecond); w.now.Since(killed) > time.Second {
-			t.Fatal("owner of the VIP 1s after its owner was killed = none, want another host")
+			t.Fatal("1s after the owner was killed, the VIP has no owner")
 		}
 	}
 	t.Logf("taken after %s", w.now.Since(killed))
 	w.run(100 * time.Millisecond)
 	for _, h := range w.hosts {
 		if h != first && len(h.node.jurors.votes) > 0 {
-			t.Errorf("%s still has votes on an ended session, want none", h.name)
+			t.Errorf("%s still has votes on a session that has ended", h.name)
 		}
 	}
 	second := w.owner(vip)
 	first.start()
 	w.run(20 * time.Second)
 	if w.owner(vip) != second {
-		t.Error("the VIP moved when its former owner started again, want it to stay")
+		t.Error("the VIP moved when its previous owner restarted")
 	}
 }
 
 // TestNotes cuts an owner off, which closes its gate. The owner's notes must contain the reason,
-// the duration and the VIPs. The next owner's note must contain the time for which the former owner
-// was silent. Finally, two of the three hosts stop, so the third can't revoke the owner's session.
-// The status of the third host must name the hosts that it waits for.
+// the duration and the VIPs. The next owner's note must say how long the previous owner was silent.
+// Finally, two of the three hosts stop, so the third host can't revoke the owner's session. The
+// third host's status must name the hosts that it waits for.
 func TestNotes(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(1))
 	w.calm = true
@@ -154,7 +153,7 @@ func TestNotes(t *testing.T) {
 		}
 	}
 	if len(w.taken) != 1 || w.taken[0] < 800*time.Millisecond || w.taken[0] > time.Second {
-		t.Errorf("times between the owner's last sign of life and a takeover = %v, want one of 800ms to 1s", w.taken)
+		t.Errorf("time from the owner's last sign of life to each takeover = %v, want one of 800ms to 1s", w.taken)
 	}
 
 	clear(w.cut)
@@ -164,7 +163,7 @@ func TestNotes(t *testing.T) {
 	log = strings.Join(w.log, "\n")
 	for _, want := range []string{
 		` \(move by ann: "kernel"\)`,
-		// The first of the three moves was at the start, about 27 s ago.
+		// The first of the three moves was about 27 s ago, when the test started.
 		`flapping: 10\.1\.0\.1 has moved 3 times within a minute, so failing checks and preempt will not move it for 3\d(\.\d+)?s`,
 	} {
 		if !regexp.MustCompile(want).MatchString(log) {
@@ -183,7 +182,7 @@ func TestNotes(t *testing.T) {
 	silent := []string{first.name, second.name}
 	slices.Sort(silent)
 	if !slices.Equal(s.Waiting[second.name], silent) || !slices.Contains(s.Free, vip) || s.Heard[first.name][0] {
-		t.Errorf("status of the third host after the others stopped = %+v, want it to wait for %v, and %s to be free", s, silent, vip)
+		t.Errorf("after the other hosts stopped: status of the third host = %+v, want it to wait for %v, and %s to be free", s, silent, vip)
 	}
 }
 
@@ -195,13 +194,13 @@ func TestVIPRemovedAndAdded(t *testing.T) {
 	w.run(3 * time.Second)
 	h, vip := w.hosts[0], netip.MustParseAddr("10.1.0.1")
 	if w.owner(vip) != h {
-		t.Fatal("owner of the VIP = none, want the only host")
+		t.Fatal("the VIP has no owner, want the only host")
 	}
 	find := func(actions []local.Action, got func(local.Action) bool) local.Action {
 		t.Helper()
 		i := slices.IndexFunc(actions, got)
 		if i < 0 {
-			t.Fatalf("actions = %+v, want an action that is missing from them", actions)
+			t.Fatalf("actions = %+v: the expected action is missing", actions)
 		}
 		return actions[i]
 	}
@@ -212,17 +211,17 @@ func TestVIPRemovedAndAdded(t *testing.T) {
 	gone := find(h.node.SetPolicies(h.clock(), nil), unbinds).(local.Unbind)
 	deleted := find(h.node.Unbound(h.clock(), gone.ID), writes).(Write)
 	if len(deleted.Delete) != 1 || deleted.Delete[0].Name != vip.String() {
-		t.Fatalf("transaction for a removed VIP = %+v, want only the deletion of its owner", deleted)
+		t.Fatalf("transaction for a removed VIP = %+v, want only a deletion of its owner", deleted)
 	}
 	if actions := h.node.SetPolicies(h.clock(), w.policy); slices.ContainsFunc(actions, binds) {
-		t.Error("the VIP is bound before the outcome of its release is known, want it unbound")
+		t.Error("the VIP is bound before the outcome of its release is known")
 	}
 	kept := find(h.node.Wrote(h.clock(), deleted.ID, Unknown, 0), writes).(Write)
 	_, revision := w.etcd.commit(kept)
 	find(h.node.Wrote(h.clock(), kept.ID, Done, revision), binds)
 }
 
-// owners returns the number of VIPs that each host owns and answers for, by the host's name.
+// owners maps each host's name to the number of VIPs that the host owns and answers for.
 func (w *world) owners() map[string]int {
 	byNode := map[string]int{}
 	for v := range w.policy {
@@ -233,11 +232,10 @@ func (w *world) owners() map[string]int {
 	return byNode
 }
 
-// chosen checks that each host owns the wanted number of VIPs.
 func (w *world) chosen(when string, want map[string]int) {
 	w.t.Helper()
 	if got := w.owners(); !maps.Equal(got, want) {
-		w.t.Errorf("%s: number of VIPs by owner = %v, want %v", when, got, want)
+		w.t.Errorf("%s: VIPs per owner = %v, want %v", when, got, want)
 	}
 }
 
@@ -276,9 +274,9 @@ func TestOwnerChoice(t *testing.T) {
 	}
 }
 
-// TestHandover makes the owner of a VIP unable to serve it, puts the next owner on standby, and
-// later stops an owner. Each time, the VIP must move within 20 ms to another host that can own it.
-// After three moves within a minute, the VIP must stay.
+// TestHandover makes a VIP's owner unable to serve it, puts the next owner on standby, and later
+// stops an owner. Each time, the VIP must move to another suitable host within 20 ms. After three
+// moves within a minute, the VIP must stay.
 func TestHandover(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(1))
 	w.calm = true
@@ -295,7 +293,7 @@ func TestHandover(t *testing.T) {
 	leaves := func(why string, h *host) {
 		t.Helper()
 		if o := w.owner(vip); o == nil || o == h {
-			t.Errorf("%s: number of VIPs by owner = %v, want the VIP on another host", why, w.owners())
+			t.Errorf("%s: VIPs per owner = %v, want the VIP on another host", why, w.owners())
 		}
 	}
 	h := w.owner(vip)
@@ -303,7 +301,7 @@ func TestHandover(t *testing.T) {
 		unable(other, true)
 	}
 	if w.owner(vip) != h {
-		t.Error("the VIP moved although no other host can serve it, want it to stay")
+		t.Error("the VIP moved although no other host can serve it")
 	}
 	for _, other := range w.hosts {
 		unable(other, other == h)
@@ -320,7 +318,7 @@ func TestHandover(t *testing.T) {
 	h = w.owner(vip)
 	unable(h, true)
 	if w.owner(vip) != h {
-		t.Error("the VIP moved a fourth time within a minute, want it to stay")
+		t.Error("the VIP moved a fourth time within a minute")
 	}
 	w.run(time.Minute)
 	leaves("a minute later", h)
@@ -333,17 +331,17 @@ func TestHandover(t *testing.T) {
 	last := w.owner(vip)
 	for _, other := range w.hosts {
 		if other != h && other != last {
-			other.powerOff() // so only the host that stopped and the last owner remain
+			other.powerOff() // so only the stopped host and the last owner remain
 		}
 	}
 	w.run(3 * time.Second)
 	if w.owner(vip) != last {
-		t.Error("owner of the VIP changed, want the only host that still runs")
+		t.Error("the VIP's owner changed, want the only host that is still running")
 	}
 }
 
 // TestStandbySpreadsVIPs puts a host on standby. Its VIPs must move to the other hosts in
-// proportion to their weights, and the notes must name these hosts.
+// proportion to these hosts' weights, and the notes must name the hosts.
 func TestStandbySpreadsVIPs(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(340))
 	w.calm = true
@@ -358,17 +356,17 @@ func TestStandbySpreadsVIPs(t *testing.T) {
 	w.run(10 * time.Second)
 	for _, h := range w.hosts {
 		if n := w.owners()[h.name]; h != first && n != 170 {
-			t.Errorf("number of VIPs by owner = %v, want 170 on each of the other two hosts", w.owners())
+			t.Errorf("VIPs per owner = %v, want 170 on each of the other two hosts", w.owners())
 		}
 		if to := " to " + h.name + " (standby)"; h != first && !strings.Contains(strings.Join(w.log, "\n"), to) {
-			t.Errorf("no line of the log contains %q", to)
+			t.Errorf("no log line contains %q", to)
 		}
 	}
 }
 
-// TestForcedMove forces a VIP to move to a host that can't serve it. The VIP must stay there
-// although its policy prefers another host, until the host can no longer own it. A move to a host
-// that can't add the VIP to a device, or that is on standby, must be refused.
+// TestForcedMove forces a VIP to move to a host that can't serve it. Although the VIP's policy
+// prefers another host, the VIP must stay there until that host can no longer own it. A move to a
+// host that is on standby, or that can't add the VIP to a device, must be refused.
 func TestForcedMove(t *testing.T) {
 	vip := netip.MustParseAddr("10.1.0.1")
 	w := newWorld(t, 1, 2, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1"}, Preempt: time.Second}})
@@ -382,7 +380,7 @@ func TestForcedMove(t *testing.T) {
 	got := func(what string, h *host) {
 		t.Helper()
 		if w.owner(vip) != h {
-			t.Errorf("%s: number of VIPs by owner = %v, want the VIP on %s", what, w.owners(), h.name)
+			t.Errorf("%s: VIPs per owner = %v, want the VIP on %s", what, w.owners(), h.name)
 		}
 	}
 	change := func(f func(*Member)) { to.change(f); w.run(20 * time.Millisecond) }
@@ -401,7 +399,7 @@ func TestForcedMove(t *testing.T) {
 	move(true)
 	got("it was moved there by force", to)
 	change(func(m *Member) { m.Cannot = nil })
-	w.run(2 * time.Minute) // after this time, the VIP may move again
+	w.run(2 * time.Minute) // afterwards, the VIP may move again
 	got("it could be served there meanwhile", to)
 	change(func(m *Member) { m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"} })
 	got("it can't be served there again", to)
