@@ -9,42 +9,41 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// peer is the state of another node, as its heartbeats show it.
+// peer holds what heartbeats show about another node.
 type peer struct {
 	boot ID
-	// lastHeartbeat is the time of the last valid heartbeat, and on holds that time for each
-	// address of this node. newest holds the sending times of the newest heartbeats on each
-	// address. A node sends each heartbeat to all addresses, and each counts once per address.
+	// lastHeartbeat is when the last valid heartbeat arrived, and on holds the same for each of
+	// this node's addresses. For each address, newest holds when the newest heartbeat was sent. A
+	// node sends each heartbeat to all addresses, and it counts once per address.
 	lastHeartbeat local.Time
 	on, newest    [reported]local.Time
-	// ready, away and well are the values in the newest heartbeat, which was sent at sent.
+	// ready, away and well are from the newest heartbeat. The field sent is when that heartbeat was
+	// sent.
 	ready, away bool
 	well        uint16
 	sent        local.Time
 	// echo is the stamp to return to the peer in heartbeats.
 	echo Stamp
-	// alive is the time when a heartbeat first showed that the peer's session continues although
-	// this node voted it dead. Zero means that there was no such heartbeat.
+	// alive is when a heartbeat first showed that the peer's session continues although this node
+	// voted it dead, or zero if there was none.
 	alive local.Time
 }
 
-// reported is the number of addresses whose network state a node reports, one bit of Message.Well
-// each.
+// reported is how many addresses a node reports in Message.Well, which has one bit for each
+// address.
 const reported = 16
 
-// peers holds the state of the other nodes, as their heartbeats show it, and the state of the
-// networks of this node's addresses.
+// peers holds what heartbeats show about the other nodes and about the networks of this node's
+// addresses.
 type peers struct {
 	*env
 	etcd *view
 	all  map[string]*peer
-	// reached holds, for each address of this node, the time of the last answer from a host that
-	// the address must reach. The time is zero if there was no answer, or if the address need not
-	// reach a host.
+	// reached holds, for each of this node's addresses, when a host that the address must reach
+	// last answered. It is zero if no host has answered, or if the address need not reach a host.
 	reached [reported]local.Time
-	// next is the time when the next heartbeats are due, and wasWell is the state of the networks
-	// in the last heartbeats. reviewAt is the time at which to review the VIPs that are bound here
-	// even if nothing has changed.
+	// next is when the next heartbeats are due, and wasWell is Message.Well in the last heartbeats.
+	// reviewAt is when to review the VIPs that are bound here even if nothing has changed.
 	next     local.Time
 	wasWell  uint16
 	reviewAt local.Time
@@ -52,11 +51,10 @@ type peers struct {
 
 func newPeers(e *env, etcd *view) *peers { return &peers{env: e, etcd: etcd, all: map[string]*peer{}} }
 
-// reviewEvery is the time between two reviews of the VIPs that are bound here, if nothing else
-// causes a review.
+// reviewEvery is how often to review the VIPs that are bound here even if nothing has changed.
 const reviewEvery = time.Second
 
-// beat sends heartbeats if they are due. The session is 0 if this node has none.
+// beat sends heartbeats if they are due. The parameter session is 0 if this node has no session.
 func (p *peers) beat(ready bool, session ID) {
 	if p.now < p.next {
 		return
@@ -79,22 +77,22 @@ func (p *peers) beat(ready bool, session ID) {
 	}
 }
 
-// reachTime is the time for which the hosts that an address must reach may be silent while
-// heartbeats still arrive on the address.
+// reachTime is how long the hosts that an address must reach may be silent before the address
+// counts as not working, even if heartbeats still arrive on it.
 const reachTime = 2 * time.Second
 
-// reach sets the time of the last answer from a host that an address must reach. Zero means no
-// answer.
+// reach sets when a host that an address must reach last answered. Zero means that no host has
+// answered.
 func (p *peers) reach(on int, at local.Time) {
 	if on < reported {
 		p.reached[on] = at
 	}
 }
 
-// well returns a bit for each address of this node, which is set if the network of the address
-// works. A recent answer from a host that the address must reach proves this. A recent heartbeat
-// also proves it, unless such hosts answered earlier and then stopped for reachTime. If no network
-// works, all bits are set.
+// well returns a bit for each of this node's addresses, which is set if the address's network
+// works. A recent answer from a host that the address must reach proves this. A recent heartbeat is
+// also proof, unless such hosts have answered before, but not for reachTime. If no network works,
+// all bits are set.
 func (p *peers) well() (bits uint16) {
 	for i := range min(len(p.o.Member.At), reported) {
 		if p.recently(p.reached[i]) || p.hasHeartbeatOn(i) && (p.reached[i] == 0 || p.now.Since(p.reached[i]) < reachTime) {
@@ -104,7 +102,7 @@ func (p *peers) well() (bits uint16) {
 	return cmp.Or(bits, 1<<reported-1)
 }
 
-// hasHeartbeatOn reports whether a heartbeat of any peer arrived on an address recently.
+// hasHeartbeatOn reports whether a heartbeat from any peer arrived recently on an address.
 func (p *peers) hasHeartbeatOn(on int) bool {
 	for _, other := range p.all {
 		if p.recently(other.on[on]) {
@@ -114,13 +112,12 @@ func (p *peers) hasHeartbeatOn(on int) bool {
 	return false
 }
 
-// hasHeartbeat reports whether a heartbeat of a peer arrived recently.
 func (p *peers) hasHeartbeat(name string) bool {
 	return p.all[name] != nil && p.recently(p.all[name].lastHeartbeat)
 }
 
-// heardOn reports, for each address of this node, whether a heartbeat of a peer arrived there
-// recently.
+// heardOn reports, for each of this node's addresses, whether a heartbeat from a peer arrived
+// recently on the address.
 func (p *peers) heardOn(name string) []bool {
 	on := make([]bool, len(p.o.Member.At))
 	for i := range min(len(on), reported) {
@@ -129,11 +126,11 @@ func (p *peers) heardOn(name string) []bool {
 	return on
 }
 
-// reachesEtcd reports whether a node is connected to etcd, as far as its heartbeats show. A node
+// reachesEtcd reports whether a node is connected to etcd, according to its heartbeats. A node
 // without etcd would not learn that it owns a VIP, so no host would answer for the VIP.
 func (p *peers) reachesEtcd(name string) bool { return p.all[name] == nil || !p.all[name].away }
 
-// peer returns the state of another node, and creates it if it is missing.
+// peer returns the entry for another node, and adds it if missing.
 func (p *peers) peer(name string) *peer {
 	if p.all[name] == nil {
 		p.all[name] = &peer{}
@@ -142,12 +139,12 @@ func (p *peers) peer(name string) *peer {
 }
 
 // receive stores the content of a heartbeat, and returns its sender. It returns nil if the
-// heartbeat does not count or is not the sender's newest. A heartbeat counts if it is fresh and
+// heartbeat is not accepted or not the sender's newest. A heartbeat is accepted if it is fresh and
 // newer than the last heartbeat at the same address. The content of a replayed or late heartbeat is
 // never used.
 func (p *peers) receive(on int, m Message) *peer {
 	from := p.peer(m.From)
-	if !p.accept(from, on, m) || m.Sent < from.sent { // a newer heartbeat has arrived at another address
+	if !p.accept(from, on, m) || m.Sent < from.sent { // or a newer heartbeat has arrived at another address
 		return nil
 	}
 	p.review = p.review || from.ready != m.Ready || from.away != m.Away || from.well != m.Well
@@ -158,8 +155,8 @@ func (p *peers) receive(on int, m Message) *peer {
 	return from
 }
 
-// accept reports whether a heartbeat counts, and if so, records the time and the address at which
-// it arrived.
+// accept reports whether a heartbeat counts. If so, it records when and at which address the
+// heartbeat arrived.
 func (p *peers) accept(from *peer, on int, m Message) bool {
 	counts := p.fresh(from, m)
 	if counts || p.isRun(from, m) {
@@ -171,7 +168,7 @@ func (p *peers) accept(from *peer, on int, m Message) bool {
 	if !counts {
 		return false
 	}
-	if from.boot != m.Boot { // the clock of a new run may have restarted; from.on remains valid
+	if from.boot != m.Boot { // a new run's clock may have restarted; from.on remains valid
 		from.boot = m.Boot
 		from.sent = 0
 		from.alive = 0
@@ -206,9 +203,9 @@ func (p *peers) fresh(from *peer, m Message) bool {
 	return m.Echo.Boot == p.o.Member.Boot && m.Echo.Sent <= p.now && p.now.Since(m.Echo.Sent) < limit
 }
 
-// isRun reports whether a message is from the registered run of its sender. If etcd's records do
-// not show the registered run, any run is accepted unless another run of the sender sent a
-// heartbeat recently.
+// isRun reports whether a message is from its sender's registered run. If etcd's records do not
+// show the registered run, isRun accepts any run, unless another run of the sender sent a heartbeat
+// recently.
 func (p *peers) isRun(from *peer, m Message) bool {
 	if r := p.etcd.members[m.From]; r != nil && !p.etcd.etcdLost {
 		return r.value.Boot == m.Boot

@@ -11,7 +11,7 @@ const forced = "force"
 
 func (p placement) byForce(v *vip) bool { return p.etcd.owners[v.name].value.Why == forced }
 
-// destination returns the node to which a VIP of this node should now move, and the reason. It
+// destination returns the node to which this node's VIP v should now move, and the reason. It
 // returns "" if the VIP stays.
 func (p placement) destination(v *vip) (to, why string) {
 	leader := p.ranking.leader(v)
@@ -60,7 +60,7 @@ func (p placement) move(v *vip, m Move) (to, why, refusal string) {
 }
 
 // preempt returns a node that the policy prefers to this node, and that has been healthy for the
-// time Preempt of the policy. It returns "" if the VIP stays.
+// policy's Preempt duration. It returns "" if the VIP stays.
 func (p placement) preempt(v *vip) string {
 	prefer := v.policy.Prefer
 	if v.policy.Preempt <= 0 || len(prefer) == 0 {
@@ -78,8 +78,8 @@ func (p placement) preempt(v *vip) string {
 	return best
 }
 
-// requestedBy returns a text that names the operator who requested a move of a VIP, and the
-// operator's reason. It returns "" if no operator requested the move.
+// requestedBy returns the text of the operator's request that moves a VIP for the reason why (see
+// Request.String). It returns "" if no operator requested the move.
 func (p placement) requestedBy(v *vip, why string) string {
 	switch why {
 	case "standby":

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// rankDelay is the time that a candidate waits for each better candidate to act first.
+// rankDelay is how long a candidate waits for each better candidate to act first.
 const rankDelay = 150 * time.Millisecond
 
 // score ranks nodes for a VIP, or jurors for a node. All hosts compute the same score.
@@ -21,7 +21,7 @@ func score(subject, node string) uint32 {
 	return x ^ x>>16
 }
 
-// compare orders two nodes by number, the result of an earlier comparison, then by score, then by
+// compare orders two nodes by the result number of an earlier comparison, then by score, then by
 // name.
 func compare(number int, scoreA, scoreB uint32, nameA, nameB string) int {
 	return cmp.Or(number, cmp.Compare(scoreA, scoreB), cmp.Compare(nameA, nameB))
@@ -34,12 +34,12 @@ type ranking struct {
 	gate  *gate
 	peers *peers
 	vips  *vips
-	// counted is the number of VIPs that each node owns.
+	// counted maps each node to the number of VIPs that it owns.
 	counted map[string]int
 }
 
-// blockReason returns the reason why a node can't hold a VIP and the other VIPs of its group now,
-// or "". If force is set, a node that can hold the VIP need not be able to serve it.
+// blockReason returns the reason why a node can't currently hold a VIP and the other VIPs in its
+// group, or "". If force is set, the node need not be able to serve the VIP.
 func (r *ranking) blockReason(name string, v *vip, force bool) string {
 	for _, each := range r.vips.together(v) {
 		if why := r.whyNotAlone(name, each, force); why != "" {
@@ -86,16 +86,16 @@ func (r *ranking) whyNotAlone(name string, v *vip, force bool) string {
 	return m.value.Lacks(v.addr, force)
 }
 
-// despiteWeight reports whether a node may hold a VIP although its weight is 0. This requires that
-// the policy prefers the node, that the node is the group's leader, or that an operator has
-// requested to move a VIP of the group to the node.
+// despiteWeight reports whether a node may hold a VIP although its weight is 0. It may if the
+// policy prefers the node, if the node is the group's leader, or if an operator has requested to
+// move a VIP in the group to the node.
 func (r *ranking) despiteWeight(name string, v *vip) bool {
 	together := r.vips.together(v)
 	movesThere := func(each *vip) bool { m := r.etcd.moves[each.name]; return m != nil && m.value.To == name }
 	return slices.Contains(together[0].policy.Prefer, name) || slices.ContainsFunc(together, movesThere) || r.leader(v) == name
 }
 
-// leader returns the node to which the VIPs of a group move, which is the owner of the first VIP
+// leader returns the node to which the VIPs in v's group move: the owner of the group's first VIP
 // that has an owner. It returns "" if no VIP has an owner.
 func (r *ranking) leader(v *vip) string {
 	for _, each := range r.vips.groups[v.policy.Group] {
@@ -106,12 +106,12 @@ func (r *ranking) leader(v *vip) string {
 	return ""
 }
 
-// isWell reports whether a node says that the network of its address with the index at works.
-// Networks that the node does not report are assumed to work.
+// isWell reports whether the network of a node's address number at works, according to the node's
+// Message.Well. Networks that the node does not report are assumed to work.
 func isWell(well uint16, at int) bool { return at >= reported || well>>at&1 == 1 }
 
-// wellAnywhere reports whether the network of a VIP works on any node. If it works on none, a node
-// that is cut off is as good as any other.
+// wellAnywhere reports whether a VIP's network works on any node. If it works on no node, a cut-off
+// node is as good as any other.
 func (r *ranking) wellAnywhere(a netip.Addr) bool {
 	for name, m := range r.etcd.members {
 		well := r.peers.well()
@@ -128,14 +128,14 @@ func (r *ranking) wellAnywhere(a netip.Addr) bool {
 	return false
 }
 
-// cut reports whether a VIP's network works on another node but not on this node.
+// cut reports whether a VIP's network works on another node, but not on this node.
 func (r *ranking) cut(v *vip) bool {
 	at := r.o.Member.place(v.addr)
 	return at >= 0 && !isWell(r.peers.well(), at) && r.wellAnywhere(v.addr)
 }
 
-// candidates returns the nodes that can own a VIP, best first. The node with the other VIPs of the
-// group is first, and the other nodes follow in the order of [Better]. The policy of a group is the
+// candidates returns the nodes that can own a VIP, best first. The node that owns the other VIPs in
+// the group is first. The remaining nodes follow in the order of [Better]. A group's policy is the
 // policy of its first VIP.
 func (r *ranking) candidates(v *vip) []string {
 	v = r.vips.together(v)[0]
@@ -163,12 +163,12 @@ func (r *ranking) best(v *vip) string {
 	return ""
 }
 
-// ranks maps each group to this node's rank for its VIPs. All VIPs of a group get the stored rank,
-// so later changes to the counts can't separate them.
+// ranks maps each group to this node's rank for the group. All VIPs in a group get this rank, so
+// later changes to the counts can't separate them.
 type ranks map[string]int
 
-// rank returns this node's index among the candidates for a VIP; -1 means that this node can't hold
-// the VIP. It also counts the VIP and its group as VIPs of the best candidate.
+// rank returns this node's index among the candidates for a VIP, or -1 if this node can't hold the
+// VIP. It also counts the VIP and its group as VIPs of the best candidate.
 func (r *ranking) rank(v *vip, seen ranks) int {
 	if rank, ok := seen[v.policy.Group]; ok {
 		return rank
@@ -184,8 +184,9 @@ func (r *ranking) rank(v *vip, seen ranks) int {
 	return rank
 }
 
-// Better compares two nodes that could hold a VIP; the better node is less. The order is: preferred
-// nodes, then the fewest VIPs for the node's weight, then rendezvous.
+// Better compares two nodes that could hold a VIP. It returns a negative number if the node a is
+// better. Preferred nodes are best, then the nodes with the fewest VIPs for their weight, then
+// rendezvous hashing decides.
 func Better(vip string, prefer []string, a, b string, load func(node string) (vips, weight int)) int {
 	hasA, weightA := load(a)
 	hasB, weightB := load(b)
@@ -193,7 +194,6 @@ func Better(vip string, prefer []string, a, b string, load func(node string) (vi
 	return cmp.Or(Preferred(prefer, a)-Preferred(prefer, b), compare(fewer, score(vip, b), score(vip, a), a, b))
 }
 
-// oneUnlessEqual returns 0 if the names are equal, and otherwise 1.
 func oneUnlessEqual(name, same string) int {
 	if name == same {
 		return 0
@@ -201,7 +201,7 @@ func oneUnlessEqual(name, same string) int {
 	return 1
 }
 
-// Preferred returns the index of a node in prefer, or the length of prefer for all other nodes.
+// Preferred returns the index of a node in prefer, or len(prefer) if the node is not in prefer.
 func Preferred(prefer []string, name string) int {
 	if i := slices.Index(prefer, name); i >= 0 {
 		return i

@@ -2,7 +2,7 @@ package failover
 
 import "time"
 
-// The minimum and maximum pause after a handover that etcd refuses with an error.
+// These are the minimum and maximum pauses after a handover that etcd refuses with an error.
 const (
 	minPause = 2 * time.Second
 	maxPause = 30 * time.Second
@@ -20,9 +20,9 @@ func (h *holding) slowDown(o Outcome) {
 	}
 }
 
-// reclaim determines the owners of VIPs whose handover may have been written. This node writes
-// itself as the owner, on the condition that no other owner was written. Until the result is known,
-// the VIPs stay unbound, because another node may become their owner at any time.
+// reclaim determines who owns the VIPs whose handover etcd may have written. This node writes
+// itself as the owner, on the condition that the previous owner record is unchanged. Until the
+// outcome is known, the VIPs stay unbound, because another node may become their owner at any time.
 func (h *holding) reclaim(all []handover) {
 	for _, g := range all {
 		if !h.session.owns(g.vip) {
@@ -50,13 +50,13 @@ func (h *holding) reclaim(all []handover) {
 	}
 }
 
-// reclaimLater schedules the reclaim of a VIP after one heartbeat interval.
+// reclaimLater schedules a reclaim of the handover's VIP after one heartbeat interval.
 func (h *holding) reclaimLater(g handover) {
 	h.unsure = append(h.unsure, g)
 	h.retry = h.now.Add(h.o.Timing.Beat)
 }
 
-// reclaimDue reclaims the VIPs in unsure when the retry is due.
+// reclaimDue reclaims the VIPs in unsure if it is time to retry.
 func (h *holding) reclaimDue() {
 	if all := h.unsure; len(all) > 0 && h.now >= h.retry {
 		h.unsure = nil

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// owned returns a world without random faults, in which one of the hosts owns the only VIP.
+// owned returns a world without random faults, where one of the hosts owns the only VIP.
 func owned(t *testing.T, hosts int) (w *world, vip netip.Addr, owner *host) {
 	t.Helper()
 	w = newWorld(t, 1, hosts, addresses(1))
@@ -15,25 +15,25 @@ func owned(t *testing.T, hosts int) (w *world, vip netip.Addr, owner *host) {
 	w.run(5 * time.Second)
 	vip = netip.MustParseAddr("10.1.0.1")
 	if owner = w.owner(vip); owner == nil {
-		t.Fatal("owner of the VIP = none, want a host")
+		t.Fatal("the VIP has no owner")
 	}
 	return w, vip, owner
 }
 
-// answered checks that the owner of a VIP answers for it.
+// answered checks that a VIP has an owner that answers for it.
 func (w *world) answered(v netip.Addr, when string) {
 	w.t.Helper()
 	if w.owner(v) != nil {
 		return
 	}
-	w.t.Errorf("%s: owner of %s = none, want a host", when, v)
+	w.t.Errorf("%s: %s has no owner", when, v)
 	for _, line := range w.log {
 		w.t.Log(line)
 	}
 }
 
-// TestEtcdLostDuringMove makes etcd unreachable for the owner of a VIP while the VIP moves. When
-// etcd is reachable again, the owner must answer for the VIP again.
+// TestEtcdLostDuringMove makes etcd unreachable for a VIP's owner while the VIP moves. When etcd is
+// reachable again, the owner must answer for the VIP again.
 func TestEtcdLostDuringMove(t *testing.T) {
 	w, vip, owner := owned(t, 2)
 	w.move(vip, w.hosts[1-owner.index])
@@ -47,9 +47,9 @@ func TestEtcdLostDuringMove(t *testing.T) {
 	w.answered(vip, "etcd is back")
 }
 
-// TestEtcdRefusesWrites makes etcd unreachable for the owner of a VIP, or full, while the VIP
-// should move. The VIP must stay on its host. Failed handovers may unbind the VIP and bind it
-// again, but only a few times. When etcd accepts writes again, the VIP must move.
+// TestEtcdRefusesWrites makes etcd full, or unreachable for a VIP's owner, while the VIP should
+// move. The VIP must stay on its host. Failed handovers may unbind and rebind it, but only a few
+// times. When etcd accepts writes again, the VIP must move.
 func TestEtcdRefusesWrites(t *testing.T) {
 	for what, most := range map[string]int{"unreachable": 0, "full": 4} {
 		w, vip, owner := owned(t, 3)
@@ -63,28 +63,27 @@ func TestEtcdRefusesWrites(t *testing.T) {
 		owner.change(func(m *Member) { m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"} })
 		w.run(20 * time.Second)
 		if n := w.bound - before; n > most || w.owner(vip) != owner {
-			t.Errorf("etcd is %s: the VIP was bound %d times, want at most %d; number of VIPs by owner = %v, want the former owner to keep it", what, n, most, w.owners())
+			t.Errorf("etcd is %s: the VIP was bound %d times, want at most %d; VIPs per owner = %v, want the VIP to stay", what, n, most, w.owners())
 		}
 		end()
 		w.run(time.Minute)
 		if w.owner(vip) == owner {
-			t.Errorf("etcd was %s: the VIP still has its former owner, want it to move once etcd accepts writes", what)
+			t.Errorf("etcd was %s: the VIP did not move after etcd accepted writes again", what)
 		}
 		w.answered(vip, what)
 	}
 }
 
 // TestOwnerCutOffFromEtcd cuts an owner off from etcd for longer than its lease. It must remain the
-// owner while other hosts confirm its session. This must hold even if one of three hosts restarts,
-// and so forgets the addresses of the owner. If all other hosts restart, they must take over the
-// VIP.
+// owner while other hosts confirm its session, even if one of three hosts restarts and so forgets
+// the owner's addresses. If all other hosts restart, they must take over the VIP.
 func TestOwnerCutOffFromEtcd(t *testing.T) {
 	for _, hosts := range []int{2, 3} {
 		w, vip, owner := owned(t, hosts)
 		w.cut[[2]int{owner.index, -1}] = true
 		for i := range 600 {
 			if w.run(100 * time.Millisecond); w.owner(vip) != owner {
-				t.Fatalf("%d hosts: number of VIPs by owner after %d00 ms = %v, want the former owner to keep the VIP", hosts, i, w.owners())
+				t.Fatalf("%d hosts, after %d00 ms: VIPs per owner = %v, want the VIP to stay", hosts, i, w.owners())
 			}
 			if i == 300 && hosts > 2 {
 				w.hosts[(owner.index+1)%3].restart()
@@ -112,7 +111,7 @@ func TestNoMoveToCutOffHost(t *testing.T) {
 	w.hosts[0].change(func(m *Member) { m.Standby = true })
 	w.run(time.Second)
 	if w.answered(vip, "the next host is cut off from etcd"); w.owner(vip) == w.hosts[0] {
-		t.Error("a host on standby still owns the VIP, want another host")
+		t.Error("a host on standby still owns the VIP")
 	}
 	clear(w.cut)
 	w.run(5 * time.Second)
@@ -122,13 +121,13 @@ func TestNoMoveToCutOffHost(t *testing.T) {
 }
 
 // TestFailedHandoverIsNoMove makes a handover fail several times. The failures must not count as
-// moves, so the VIP must still move when a transaction succeeds.
+// moves, so the VIP must still move when a handover succeeds.
 func TestFailedHandoverIsNoMove(t *testing.T) {
 	w, vip, owner := owned(t, 2)
 	w.fates = []fate{lost, answered, lost, answered, lost, answered}
 	owner.change(func(m *Member) { m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"} })
 	w.run(10 * time.Second)
 	if w.answered(vip, "etcd answers"); w.owner(vip) == owner {
-		t.Errorf("owner of the VIP has not changed, want another host; log:\n%s", strings.Join(w.log, "\n"))
+		t.Errorf("the VIP's owner has not changed; log:\n%s", strings.Join(w.log, "\n"))
 	}
 }

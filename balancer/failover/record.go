@@ -10,11 +10,10 @@ import (
 	"time"
 )
 
-// ID identifies a run of a process (its boot) or a session. Zero means that there is no run or
-// session.
+// ID identifies a run of a process (its boot) or a session. Zero means no run or session.
 type ID uint64
 
-// String formats the ID as in etcd.
+// String formats the ID as it is stored in etcd.
 func (i ID) String() string { return fmt.Sprintf("%016x", uint64(i)) }
 
 // MarshalText formats the ID like String.
@@ -30,7 +29,7 @@ func (i *ID) UnmarshalText(text []byte) error {
 // RecordKind is the kind of a record, and the folder of its keys.
 type RecordKind string
 
-// The kinds of keys, below PREFIX/ownership/.
+// These are the kinds of records. Their keys are below PREFIX/ownership/.
 const (
 	Nodes    RecordKind = "nodes"
 	Sessions RecordKind = "sessions"
@@ -53,17 +52,18 @@ type Member struct {
 	Weight  int       `json:"weight"`
 	Zone    string    `json:"zone,omitempty"`
 	Version string    `json:"version,omitempty"`
-	// Standby reports whether the node releases its VIPs and accepts none.
+	// Standby reports whether the node releases its VIPs and accepts no new VIPs.
 	Standby bool `json:"standby,omitempty"`
-	// StandbyBy is the operator's request for standby. It appears only in this node's own events.
+	// StandbyBy is the operator's request for standby. It is known only on this node, for its own
+	// events.
 	StandbyBy Request `json:"-"`
-	// Cannot maps each address that this node can't own or serve to the reason. Absent lists the
+	// Cannot maps each address that the node can't own or serve to the reason. Absent lists the
 	// addresses in Cannot that the node can't even add to a device.
 	Cannot map[netip.Addr]string `json:"cannot,omitempty"`
 	Absent []netip.Addr          `json:"absent,omitempty"`
 }
 
-// Address is an address where a node receives heartbeats.
+// Address is an address at which a node receives heartbeats.
 type Address struct {
 	Addr netip.Addr `json:"address"`
 	// Networks are the networks of the address's device that may hold VIPs. If empty, the device
@@ -73,7 +73,7 @@ type Address struct {
 	MAC string `json:"mac,omitempty"`
 }
 
-// holds reports whether the device of the address may hold a VIP.
+// holds reports whether the address's device may hold a VIP.
 func (a Address) holds(vip netip.Addr) bool {
 	return slices.ContainsFunc(a.Networks, func(p netip.Prefix) bool { return p.Contains(vip) })
 }
@@ -81,8 +81,8 @@ func (a Address) holds(vip netip.Addr) bool {
 // Reaches reports whether a network of the node's devices contains a VIP.
 func (m *Member) Reaches(vip netip.Addr) bool { return m.place(vip) >= 0 }
 
-// Lacks returns the reason why the node can't hold a VIP, or "". If force is set, the node need
-// only be able to add the VIP to a device, and not to serve it.
+// Lacks returns the reason why the node can't hold a VIP, or "". If force is set, the node must be
+// able to add the VIP to a device, but not to serve it.
 func (m *Member) Lacks(vip netip.Addr, force bool) string {
 	if force && !slices.Contains(m.Absent, vip) {
 		return ""
@@ -90,13 +90,13 @@ func (m *Member) Lacks(vip netip.Addr, force bool) string {
 	return m.Cannot[vip]
 }
 
-// place returns the index of the node's address whose device can hold a VIP, or -1.
+// place returns the index of an address in m.At whose device can hold a VIP, or -1.
 func (m *Member) place(vip netip.Addr) int {
 	return slices.IndexFunc(m.At, func(a Address) bool { return a.holds(vip) })
 }
 
-// Session is the record sessions/NODE. It contains the session's times, and the jury that may
-// confirm and revoke the session.
+// Session is the record sessions/NODE. It contains the session's timing, and the jury (the nodes
+// that may confirm and revoke the session).
 type Session struct {
 	ID      ID       `json:"id"`
 	Machine string   `json:"machine"`
@@ -105,8 +105,8 @@ type Session struct {
 }
 
 // rebooted reports whether a and b (MACHINE-ID/BOOT/NAMESPACE) are different boots of the same
-// machine. A reboot removes all VIPs of the earlier boot. Machines without an ID can't be compared,
-// so the result is false.
+// machine. A reboot removes all VIPs that were bound before it. rebooted returns false for machines
+// without an ID, because they can't be compared.
 func rebooted(a, b string) bool {
 	idA, bootA, _ := strings.Cut(a, "/")
 	idB, bootB, _ := strings.Cut(b, "/")
@@ -115,7 +115,7 @@ func rebooted(a, b string) bool {
 	return idA != "" && idA == idB && bootA != bootB
 }
 
-// Owner is the record vips/ADDRESS.
+// Owner is the record vips/ADDRESS, which names a VIP's owner.
 type Owner struct {
 	Node       string    `json:"node"`
 	Session    ID        `json:"session"`
@@ -124,7 +124,7 @@ type Owner struct {
 	Why        string    `json:"why"`
 }
 
-// Request names the operator who requested a change, and the reason.
+// Request records which operator requested a change, and why.
 type Request struct {
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
@@ -141,26 +141,25 @@ func (r Request) String() (text string) {
 	return text
 }
 
-// Move is the record moves/ADDRESS, a request to move an address and its group.
+// Move is the record moves/ADDRESS, a request to move a VIP and its group.
 type Move struct {
 	To string `json:"to,omitempty"` // "" means the best node other than the current owner
 	Request
-	// Until is the time when the command that made the request stops waiting and etcd deletes the
-	// key.
+	// Until is when the command that made the request stops waiting, and etcd deletes the key.
 	Until time.Time `json:"until"`
-	// Force reports whether the VIP moves even if the node can't serve it. The VIP then stays
-	// there.
+	// Force reports whether the VIP moves even if the node can't serve it. It then stays on the
+	// node.
 	Force bool `json:"force,omitempty"`
 }
 
-// Fence is the record fenced/NODE, an operator's statement that the node is off.
+// Fence is the record fenced/NODE, an operator's assurance that the node is off.
 type Fence struct{ Request }
 
 // encode returns the JSON text of a record.
 func encode(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // every record can be encoded
+		panic(err) // impossible, because every record type can be encoded
 	}
 	return b
 }

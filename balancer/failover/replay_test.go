@@ -8,19 +8,19 @@ import (
 	"vipd/test/wait"
 )
 
-// capture is a message in transit. It is from the host with index from to address number on of the
+// capture is a message in transit. The host with index from sent it to address number on of the
 // host with index to.
 type capture struct {
 	from, to, on int
 	message      Message
 }
 
-// spy is an attacker on the network who does not have the key. It records, withholds and replays
-// messages, but can't change them. It can't redirect them either, because the signature of a
-// message covers its destination address.
+// spy is an attacker on the network that does not have the key. It records, withholds and replays
+// messages, but can't change them. Nor can it redirect them, because a message's signature covers
+// its destination address.
 type spy struct {
 	captured []capture
-	// beats holds the captured heartbeats of each host, by the index of the host.
+	// beats maps the index of each host to its captured heartbeats.
 	beats map[int][]capture
 	// withhold reports whether the attacker drops a message. If withhold is nil, all messages
 	// arrive.
@@ -29,7 +29,6 @@ type spy struct {
 
 func newSpy() *spy { return &spy{beats: map[int][]capture{}} }
 
-// withholds records a message, and reports whether the attacker drops it.
 func (s *spy) withholds(c capture) bool {
 	if s == nil {
 		return false
@@ -41,8 +40,7 @@ func (s *spy) withholds(c capture) bool {
 	return s.withhold != nil && s.withhold(c)
 }
 
-// replay keeps sending captured messages again until the test ends. Most of the replayed messages
-// are recent.
+// replay replays captured messages, mostly recent messages, until the test ends.
 func (s *spy) replay(w *world) {
 	if s == nil {
 		return
@@ -68,7 +66,7 @@ func TestNeverTwoOwnersWithReplays(t *testing.T) {
 	}
 }
 
-// replays describes an attack with the captured heartbeats of an owner that dies.
+// replays describes an attack that replays the heartbeats of a dead owner.
 type replays struct {
 	name string
 	// hold reports whether the attacker also delays the heartbeats. Delayed heartbeats arrive in
@@ -77,15 +75,16 @@ type replays struct {
 	// echoless reports whether the owner runs an earlier version of vipd, which sends no
 	// Message.Echo.
 	echoless bool
-	// next returns the message to replay at a step. The argument all holds the captured heartbeats
-	// of the owner, and the first earlier of them are from its previous run.
+	// next returns the message to replay at a step. The argument all holds the owner's captured
+	// heartbeats. The argument earlier is how many of them, at the start of the list, are from the
+	// owner's previous run.
 	next  func(all []capture, earlier, step int) capture
 	limit time.Duration
 }
 
 // TestReplaysDelayNoTakeover kills the owner while an attacker replays its heartbeats. The takeover
 // must be as fast as without replays. If the attacker also delayed the heartbeats before the
-// owner's death, the takeover may be later by at most Timing.Silence (800 ms).
+// owner's death, the takeover may take up to Timing.Silence (800 ms) longer.
 func TestReplaysDelayNoTakeover(t *testing.T) {
 	const usual = time.Second
 	last := func(all []capture, _, _ int) capture { return all[len(all)-1] }
@@ -107,8 +106,8 @@ func TestReplaysDelayNoTakeover(t *testing.T) {
 	}
 }
 
-// wantTakeoverDespite restarts the owner of a VIP, and kills its second run during the attack c.
-// Another host must take over the VIP in time.
+// wantTakeoverDespite restarts a VIP's owner, and kills its second run during the attack c. Another
+// host must take over the VIP within c.limit.
 func wantTakeoverDespite(t *testing.T, c replays) {
 	w, vip, owner := owned(t, 3)
 	w.spy, owner.echoless = newSpy(), c.echoless
@@ -118,7 +117,7 @@ func wantTakeoverDespite(t *testing.T, c replays) {
 	w.commit(Write{Put: []Put{{Key{Moves, vip.String()}, encode(Move{To: owner.name})}}})
 	w.run(10 * time.Second)
 	if w.owner(vip) != owner {
-		t.Fatalf("number of VIPs by owner = %v, want the VIP on %s", w.owners(), owner.name)
+		t.Fatalf("VIPs per owner = %v, want the VIP on %s", w.owners(), owner.name)
 	}
 	all := w.spy.beats[owner.index]
 	earlier := slices.IndexFunc(all, func(m capture) bool { return m.message.Boot != all[0].message.Boot })
@@ -139,7 +138,7 @@ func wantTakeoverDespite(t *testing.T, c replays) {
 	died := w.now
 	for w.owner(vip) == nil && w.dual == "" {
 		if again(); w.now.Since(died) > 30*time.Second {
-			t.Fatalf("owner of the VIP %s after the owner's death = none, want another host", w.now.Since(died))
+			t.Fatalf("%s after the owner's death, the VIP has no owner", w.now.Since(died))
 		}
 	}
 	if after := w.now.Since(died); after > c.limit || w.dual != "" {
@@ -147,7 +146,6 @@ func wantTakeoverDespite(t *testing.T, c replays) {
 	}
 }
 
-// deliverAll delivers a message to all hosts.
 func (w *world) deliverAll(c capture) {
 	for to := range w.hosts {
 		c.to = to
@@ -157,8 +155,8 @@ func (w *world) deliverAll(c capture) {
 
 // TestOtherRunConfirmsOwnerWithoutEtcd cuts off a juror until it votes the owner's session dead,
 // while the owner can't reach etcd. When the juror is connected again, it retracts its vote by
-// registering as a new run. The owner can't learn of this run from etcd. The new run must still
-// confirm the owner's session, even during replays.
+// registering as a new run. The owner can't learn of this run from etcd. The new run must still be
+// able to confirm the owner's session, even during replays.
 func TestOtherRunConfirmsOwnerWithoutEtcd(t *testing.T) {
 	w, vip, owner := owned(t, 3)
 	w.spy = newSpy()
@@ -167,7 +165,7 @@ func TestOtherRunConfirmsOwnerWithoutEtcd(t *testing.T) {
 	w.cut[[2]int{owner.index, -1}] = true
 	w.run(20 * time.Second)
 	if w.etcd.records[Key{Nodes, owner.name}].Text != nil {
-		t.Fatal("the owner's record nodes/NODE in etcd exists, want it expired")
+		t.Fatal("the owner's record nodes/NODE still exists in etcd, want it expired")
 	}
 	before := juror.node.o.Member.Boot
 	w.cut[[2]int{juror.index, -1}], w.cut[[2]int{juror.index, owner.index}], w.cut[[2]int{juror.index, third.index}] = true, true, true
@@ -177,12 +175,12 @@ func TestOtherRunConfirmsOwnerWithoutEtcd(t *testing.T) {
 	}
 	w.run(10 * time.Second)
 	if juror.node.o.Member.Boot == before {
-		t.Fatal("the juror still has its earlier run, want a new run that retracts the vote")
+		t.Fatal("the juror has not started a new run to retract its vote")
 	}
 	w.cut[[2]int{owner.index, third.index}] = true
 	for range 100 {
 		if w.run(100 * time.Millisecond); w.owner(vip) != owner {
-			t.Fatalf("number of VIPs by owner = %v, want the VIP on %s, confirmed by %s", w.owners(), owner.name, juror.name)
+			t.Fatalf("VIPs per owner = %v, want the VIP on %s, confirmed by %s", w.owners(), owner.name, juror.name)
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// revoke revokes one session that is silent, or whose node an operator has reported to be off. It
-// also claims the VIPs of that session.
+// revoke revokes one session that is silent, or whose node an operator has declared to be off. It
+// also claims the session's VIPs.
 func (t *takeover) revoke() {
 	if t.writer.claiming || t.gate.stopping {
 		return
@@ -32,7 +32,8 @@ func (t *takeover) revoke() {
 }
 
 // revokeSilent starts to revoke a session if it is silent, enough jurors have voted it dead, and it
-// is this node's turn. If votes are missing, it requests them. It reports whether it has started.
+// is this node's turn. If votes are missing, it requests them. It reports whether it has started
+// the revocation.
 func (t *takeover) revokeSilent(node string, s *record[Session]) bool {
 	own, silent := t.jurors.silent(node, s)
 	if !silent {
@@ -56,8 +57,8 @@ func (t *takeover) revokeSilent(node string, s *record[Session]) bool {
 	return true
 }
 
-// turn returns the number of nodes that may revoke a session before this node, because they are
-// better candidates for the session's first VIP.
+// turn returns how many nodes may revoke a session before this node, because they are better
+// candidates for the session's first VIP.
 func (t *takeover) turn(node string, session ID) int {
 	turn := len(t.etcd.members)
 	owned := t.ownedBy(node, session)
@@ -81,8 +82,8 @@ func (t *takeover) ownedBy(node string, session ID) (all []*vip) {
 	return all
 }
 
-// claimFrom deletes the session of a node in etcd, and makes this node the owner of the VIPs for
-// which it is the best candidate. The other VIPs are then free.
+// claimFrom deletes a node's session in etcd, and makes this node the owner of the VIPs for which
+// it is the best candidate. The session's other VIPs are then free.
 func (t *takeover) claimFrom(w Write, node, from, why string) {
 	s := t.etcd.sessions[node]
 	w.If = append(w.If, Condition{Key{Sessions, node}, s.revision})
@@ -95,7 +96,7 @@ func (t *takeover) claimFrom(w Write, node, from, why string) {
 				all = append(all, v)
 			}
 		}
-		t.ranking.counted = before // because rank changes the counts
+		t.ranking.counted = before // because ranking.rank changes the counts
 	}
 	t.claim(w, all, from, why, t.jurors.lastSign(node))
 }

@@ -15,20 +15,20 @@ type session struct {
 	etcd   *view
 	writer *writer
 	id     ID
-	// live reports whether the session exists in etcd, and revision is the revision of its record.
+	// live reports whether the session exists in etcd, and revision is its record's revision.
 	live     bool
 	revision int64
-	// jury lists the nodes that confirm the session. next is the jury in a write with an unknown
-	// outcome. Until the outcome is known, both juries must confirm the session.
+	// jury lists the nodes that confirm the session. next is the jury in a write whose outcome is
+	// unknown. Until the outcome is known, both juries must confirm the session.
 	jury, next []string
-	// confirmed maps each juror to the sending time of the newest heartbeat that the juror has
-	// confirmed. renewed is the sending time of the newest renewal in etcd. deadline is computed
-	// from these times.
+	// confirmed maps each juror to when the newest heartbeat that it has confirmed was sent.
+	// renewed is when the newest successful renewal in etcd was sent. deadline is computed from
+	// both.
 	confirmed map[string]local.Time
 	renewed   local.Time
 	deadline  local.Time
-	// writing reports whether a write of the session is pending. again is the earliest time of the
-	// next write, one heartbeat interval after the last write.
+	// writing reports whether a write of the session's record is pending. again is when the next
+	// write may start: one heartbeat interval after the last write.
 	writing bool
 	again   local.Time
 }
@@ -39,8 +39,8 @@ func newSession(e *env, etcd *view, w *writer) *session {
 	return s
 }
 
-// reset replaces the session with a new session that is not in etcd yet. Changes to the session
-// record up to the given revision are ignored.
+// reset replaces the session with a new session that is not in etcd yet. Changes to the session's
+// record up to this revision are ignored.
 func (s *session) reset(revision int64) {
 	*s = session{env: s.env, etcd: s.etcd, writer: s.writer, id: s.o.NewID(), confirmed: map[string]local.Time{}, revision: revision}
 }
@@ -57,15 +57,15 @@ func (s *session) begin() {
 	}
 	w := Write{If: []Condition{{Key{Sessions, name}, s.etcd.sessions.at(name)}}}
 	if fence := s.etcd.fences[name]; fence != nil {
-		w.Delete = append(w.Delete, Key{Fences, name}) // a host that starts is not off
+		w.Delete = append(w.Delete, Key{Fences, name}) // this host is evidently not off
 	}
 	s.put(w, s.chooseJury())
 }
 
-// replaces reports whether this node may replace a session with its name. The session must belong
-// to the same boot and namespace of this machine, to an earlier boot of this machine, or to a
-// machine that an operator has reported to be off. The session of an earlier boot must also be
-// silent. Otherwise this machine may be a copy of a running machine with the same ID and name.
+// replaces reports whether this node may replace an existing session under its name. The session
+// must belong to the same boot and namespace of this machine, to an earlier boot of this machine,
+// or to a machine that an operator has declared to be off. An earlier boot's session must also be
+// silent. If it is not, this machine may be a copy of a running machine with the same ID and name.
 func (s *session) replaces(old *record[Session]) bool {
 	before := old.value.Machine
 	silent := s.now.Since(old.known) >= max(old.value.Silence, s.o.Timing.Silence)
@@ -79,7 +79,7 @@ func (s *session) obstructed() bool {
 	return !s.live && old != nil && s.now.Since(old.known) > 2*s.o.Timing.Silence && !s.replaces(old)
 }
 
-// put adds the session with the given jury to the transaction w, and writes it.
+// put adds the session's record with the given jury to the write w, and starts the write.
 func (s *session) put(w Write, jury []string) {
 	value := Session{ID: s.id, Machine: s.o.Member.Machine, Jury: jury, Timing: s.o.Timing}
 	w.Put = append(w.Put, Put{Key{Sessions, s.o.Name}, encode(value)})
@@ -95,15 +95,16 @@ func (s *session) put(w Write, jury []string) {
 		}
 		s.writing, s.again = false, s.now.Add(s.o.Timing.Beat)
 		if o != Done || revision < s.revision {
-			return // if etcd has made the write anyway, its watch reports the change
+			return // if etcd has executed the write anyway, its watch will report the change
 		}
 		s.renewed = max(s.renewed, sent)
 		s.writer.apply(&w, revision)
-		s.confirm() // etcd's watch may have been faster
+		s.confirm() // needed because etcd's watch may have been faster
 	})
 }
 
-// learn processes etcd's record of the session, and reports whether other nodes have revoked it.
+// learn processes a change to the session's record in etcd, and reports whether other nodes have
+// revoked the session.
 func (s *session) learn(c RecordChange) (revoked bool) {
 	if c.Revision <= s.revision {
 		return false
@@ -112,7 +113,8 @@ func (s *session) learn(c RecordChange) (revoked bool) {
 	if r == nil || r.value.ID != s.id {
 		return s.live
 	}
-	// A pending write of the session compares an older revision, so it can no longer succeed.
+	// A pending write of the session's record compares an older revision, so it can no longer
+	// succeed.
 	if !s.live {
 		s.do(local.Note{Kind: local.NoteSession, Text: "started session " + s.id.String()})
 	}
@@ -135,7 +137,7 @@ func (s *session) answered(m Message) bool {
 	return true
 }
 
-// confirm computes the deadline of the session from the confirmations that its juries have sent.
+// confirm computes the session's deadline from the confirmations of its juries.
 func (s *session) confirm() {
 	d := s.deadlineBy(s.jury)
 	if s.next != nil {
@@ -154,7 +156,7 @@ func (s *session) deadlineBy(jury []string) local.Time {
 	return s.o.Timing.Deadline(len(jury), sent, s.renewed)
 }
 
-// passes reports whether the gate may be opened or refreshed now, or an address bound.
+// passes reports whether the gate may be opened or refreshed, or an address bound, at this time.
 func (s *session) passes() bool { return s.live && s.o.Timing.Passes(s.now, s.deadline) }
 
 // owns reports whether etcd names the session as the owner of a VIP.
@@ -163,14 +165,14 @@ func (s *session) owns(v *vip) bool {
 	return s.live && o != nil && o.value.Session == s.id
 }
 
-// ifMine returns a write that etcd performs only if its session record equals the last record that
-// this node has received.
+// ifMine returns a write that etcd executes only if the session's record has not changed since this
+// node last received it.
 func (s *session) ifMine() Write {
 	return Write{If: []Condition{{Key{Sessions, s.o.Name}, s.revision}}}
 }
 
-// renew writes the session to etcd again if the confirmations of peers do not last long enough. The
-// write confirms the session.
+// renew writes the session's record to etcd again if the peers' confirmations do not last long
+// enough. The write confirms the session.
 func (s *session) renew() {
 	if s.live && !s.writing && s.now >= s.again && !s.lasts(s.deadline) {
 		s.put(s.ifMine(), s.jury)
@@ -183,7 +185,7 @@ func (s *session) lasts(deadline local.Time) bool {
 	return deadline.Since(s.now) > t.Gate+(t.Confirm-t.Gate)/2
 }
 
-// changeJury writes another jury after nodes have joined or left.
+// changeJury writes a different jury if nodes have joined or left.
 func (s *session) changeJury() {
 	if !s.live || s.writing || s.now < s.again {
 		return
@@ -193,7 +195,7 @@ func (s *session) changeJury() {
 		return
 	}
 	if !s.lasts(s.deadlineBy(jury)) {
-		jury = s.jury // etcd confirms first, because the next jury has not confirmed yet
+		jury = s.jury // etcd must confirm the session first, because the next jury has not
 	}
 	s.put(s.ifMine(), jury)
 }
@@ -238,7 +240,7 @@ func (s *session) confirmations() map[string]time.Duration {
 }
 
 // silentJurors names the jurors that no longer confirm the session. It always includes etcd, which
-// also could have confirmed the session.
+// could also have confirmed the session.
 func (s *session) silentJurors() string {
 	var names []string
 	for _, j := range s.jury {
@@ -252,7 +254,6 @@ func (s *session) silentJurors() string {
 	return strings.Join(names, ", ") + " and etcd"
 }
 
-// formatSeconds formats a duration for operators.
 func formatSeconds(d time.Duration) string {
 	if d >= time.Minute {
 		return d.Round(time.Second).String()

@@ -8,8 +8,8 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// TestAfterPowerLoss turns off all hosts, and then turns on only the former owner of a VIP. This
-// host must own the VIP again, even if too few hosts run to revoke its former session.
+// TestAfterPowerLoss turns off all hosts, and then turns on only the host that owned a VIP. This
+// host must own the VIP again, even if too few hosts are running to revoke its previous session.
 func TestAfterPowerLoss(t *testing.T) {
 	for hosts := 1; hosts <= 3; hosts++ {
 		w, vip, owner := owned(t, hosts)
@@ -24,8 +24,7 @@ func TestAfterPowerLoss(t *testing.T) {
 }
 
 // TestCutOffJuror cuts off a juror until it votes the owner's session dead. When the juror is
-// connected again, it must confirm the session, so the owner keeps its VIP during an outage of
-// etcd.
+// connected again, it must confirm the session, so the owner keeps its VIP during an etcd outage.
 func TestCutOffJuror(t *testing.T) {
 	for hosts := 2; hosts <= 3; hosts++ {
 		w, vip, owner := owned(t, hosts)
@@ -40,17 +39,17 @@ func TestCutOffJuror(t *testing.T) {
 		for range 100 {
 			w.run(100 * time.Millisecond)
 			if w.owner(vip) != owner {
-				t.Fatalf("%d hosts: without etcd, the owner lost the VIP although %s is connected again, want it to keep the VIP", hosts, cut.name)
+				t.Fatalf("%d hosts: without etcd, the owner lost the VIP although %s is connected again", hosts, cut.name)
 			}
 		}
 		if age := owner.node.Status(owner.clock()).Confirmed[cut.name]; age < 0 || age > time.Second {
-			t.Errorf("%d hosts: last confirmation by %s, which is connected again, was %s ago, want 0 to 1s", hosts, cut.name, age)
+			t.Errorf("%d hosts: %s is connected again: age of its last confirmation = %s, want 0 to 1s", hosts, cut.name, age)
 		}
 	}
 }
 
 // TestRegisteredOnce makes a juror retract its votes while it can't reach etcd. The juror retracts
-// votes by registering as a new run. It must start only one new run, although it can't register.
+// votes by registering as a new run. Although it can't register, it must start only one new run.
 func TestRegisteredOnce(t *testing.T) {
 	w, _, owner := owned(t, 2)
 	other := w.hosts[1-owner.index]
@@ -63,13 +62,13 @@ func TestRegisteredOnce(t *testing.T) {
 		runs[other.member.Boot] = true
 	}
 	if len(runs) != 2 {
-		t.Errorf("runs of the juror = %d, want 2: the earlier run and one new run", len(runs))
+		t.Errorf("runs of the juror = %d, want 2: the original run and one new run", len(runs))
 	}
 }
 
-// TestOtherRunOnTwoNetworks delivers a heartbeat of a host's next run on one network, and then a
-// heartbeat of another run on a second network. A network that has not yet delivered the new run
-// must not count as failed, and no VIP may move.
+// TestOtherRunOnTwoNetworks delivers a heartbeat from a host's new run on one network, and then a
+// heartbeat from another run on a second network. A network must not count as failed because it has
+// not yet delivered heartbeats from the new run, and no VIP may move.
 func TestOtherRunOnTwoNetworks(t *testing.T) {
 	w := newWorld(t, 1, 2, addresses(1))
 	w.calm = true
@@ -86,14 +85,14 @@ func TestOtherRunOnTwoNetworks(t *testing.T) {
 		})
 		for _, a := range owner.node.Tick(owner.clock()) {
 			if u, got := a.(local.Unbind); got {
-				t.Errorf("the owner released %[2]v after a message of a new run on network %[1]d, want it to keep them", on, u.Addrs)
+				t.Errorf("after a message from a new run on network %[1]d, the owner released %[2]v", on, u.Addrs)
 			}
 		}
 	}
 }
 
-// TestLateWriteOfEarlierRun delays the write that registers an earlier run of a juror. The late
-// write must not restore a vote that a later run has retracted.
+// TestLateWriteOfEarlierRun delays the write that registers a juror's earlier run. The late write
+// must not restore a vote that a later run has retracted.
 func TestLateWriteOfEarlierRun(t *testing.T) {
 	w, vip, owner := owned(t, 3)
 	taker, juror := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
@@ -107,7 +106,7 @@ func TestLateWriteOfEarlierRun(t *testing.T) {
 	w.cut[[2]int{juror.index, -1}], w.cut[[2]int{taker.index, -1}] = true, true
 	for i := 0; taker.node.jurors.votes[owner.node.session.id][juror.name] == 0; i++ {
 		if w.run(time.Millisecond); i == 10_000 {
-			t.Fatal("votes of the juror after 10 s = 0, want at least 1")
+			t.Fatal("after 10 s, the juror has not voted")
 		}
 	}
 	w.cut[[2]int{juror.index, taker.index}] = true
@@ -117,7 +116,7 @@ func TestLateWriteOfEarlierRun(t *testing.T) {
 	delete(w.cut, [2]int{juror.index, -1})
 	w.run(10 * time.Second)
 	if w.owner(vip) != owner {
-		t.Fatalf("number of VIPs by owner = %v, want the VIP on %s, confirmed by %s", w.owners(), owner.name, juror.name)
+		t.Fatalf("VIPs per owner = %v, want the VIP on %s, confirmed by %s", w.owners(), owner.name, juror.name)
 	}
 	w.cut[[2]int{juror.index, -1}] = true
 	w.commit(Write{Put: []Put{{Key{Nodes, juror.name}, late}}})
@@ -128,9 +127,9 @@ func TestLateWriteOfEarlierRun(t *testing.T) {
 	}
 }
 
-// TestFenceWithoutSession replaces hosts by new machines with the same names. The new machines
-// can't get a session while etcd has the sessions of the earlier machines. A fence must end such a
-// session, whether or not the new machine runs.
+// TestFenceWithoutSession replaces hosts with new machines that have the same names. A new machine
+// can't get a session while the old machine's session is in etcd. A fence must end the old session,
+// whether or not the new machine is running.
 func TestFenceWithoutSession(t *testing.T) {
 	w, vip, _ := owned(t, 3)
 	for _, h := range w.hosts {
@@ -143,12 +142,12 @@ func TestFenceWithoutSession(t *testing.T) {
 	}
 	w.run(10 * time.Second)
 	if s := w.hosts[0].node.Status(w.hosts[0].clock()); w.owner(vip) != nil || !s.Obstructed {
-		t.Errorf("status of a new machine with the name of an earlier machine = %+v, want it obstructed, and the VIP without an owner", s)
+		t.Errorf("new machine with an old machine's name: status = %+v, want it obstructed, and the VIP without an owner", s)
 	}
 	w.commit(Write{Put: []Put{{Key{Fences, "gw3"}, encode(Fence{})}}})
 	w.run(time.Second)
 	if w.etcd.records[Key{Sessions, "gw3"}].Text != nil {
-		t.Error("the session of a fenced machine still exists in etcd, want it deleted")
+		t.Error("the fenced machine's session still exists in etcd")
 	}
 	w.commit(Write{Put: []Put{{Key{Fences, "gw1"}, encode(Fence{})}}})
 	w.run(10 * time.Second)
@@ -156,7 +155,7 @@ func TestFenceWithoutSession(t *testing.T) {
 }
 
 // TestCopiedMachine starts a copy of a machine, with the same ID and name. The copy must not
-// replace the session of the original machine, which still runs.
+// replace the session of the original machine, which is still running.
 func TestCopiedMachine(t *testing.T) {
 	w, vip, owner := owned(t, 1)
 	c := &host{w: w, index: 1, name: owner.name, bound: map[netip.Addr]bool{}, covered: map[netip.Addr]Policy{}, rate: 1, member: owner.member}
@@ -165,12 +164,12 @@ func TestCopiedMachine(t *testing.T) {
 	c.start()
 	w.run(time.Minute)
 	if w.dual != "" || !owner.answers(vip) {
-		t.Errorf("after the start of a copy: %q, want no second owner; number of VIPs by owner = %v, want the original machine to keep the VIP", w.dual, w.owners())
+		t.Errorf("after a copy started: %q, want no second owner; VIPs per owner = %v, want the original machine to keep the VIP", w.dual, w.owners())
 	}
 }
 
 // TestRevocationByReplacedVoter registers another run of a host that has voted. etcd must refuse a
-// revocation that counts the vote of the earlier run.
+// revocation that counts the earlier run's vote.
 func TestRevocationByReplacedVoter(t *testing.T) {
 	w, _, owner := owned(t, 3)
 	taker, voter := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
@@ -185,14 +184,14 @@ func TestRevocationByReplacedVoter(t *testing.T) {
 	voter.change(func(m *Member) { m.Boot++ })
 	w.run(time.Second)
 	if _, voters := ballot(); len(voters) != 1 || voters[0] != taker.name {
-		t.Errorf("voters after one registered another run = %q, want only %s", voters, taker.name)
+		t.Errorf("after one voter registered another run: voters = %q, want only %s", voters, taker.name)
 	}
 	if outcome, _ := w.etcd.commit(write); outcome != Refused {
 		t.Errorf("outcome of the revocation = %v, want %v", outcome, Refused)
 	}
 }
 
-// TestManyNetworks delivers a peer's confirmations on a network with a number that is too large for
+// TestManyNetworks delivers a peer's confirmations on a network whose number is too large for
 // heartbeats to report. The node must accept the confirmations.
 func TestManyNetworks(t *testing.T) {
 	w, _, owner := owned(t, 2)
@@ -200,7 +199,7 @@ func TestManyNetworks(t *testing.T) {
 	owner.input(func(now local.Time) []local.Action { return owner.node.Reached(now, beyond) })
 	other := w.hosts[1-owner.index]
 	other.lost[0] = true
-	for range 60 { // without confirmations for this long, the session would soon be voted dead
+	for range 60 { // without confirmations for this long, jurors would soon vote the session dead
 		owner.input(func(now local.Time) []local.Action {
 			return owner.node.Received(now, beyond, Message{Kind: Answer, From: other.name, Boot: other.member.Boot, Session: owner.node.session.id, Sent: now})
 		})

@@ -10,27 +10,27 @@ import (
 // Status is the state of a node at a point in time.
 type Status struct {
 	Session ID // 0 if there is no session in etcd
-	// Obstructed reports whether etcd contains a session of another machine with this node's name,
-	// which can't be replaced.
+	// Obstructed reports whether another machine has a session under this node's name in etcd,
+	// which this node can't replace.
 	Obstructed bool
 	Gate       string
-	// Left is the time for which the session is still confirmed.
+	// Left is how much longer the session is confirmed.
 	Left time.Duration
 	// Confirmed maps each juror to the age of its newest confirmation, or -1 if there was none.
 	Confirmed map[string]time.Duration
 	Bound     []netip.Addr
-	// Free lists the VIPs that no live session owns, and the VIPs whose owner is silent but may not
-	// be revoked.
+	// Free lists the VIPs that no live session owns, and the VIPs whose owner is silent but whose
+	// session may not be revoked.
 	Free []netip.Addr
 	// Waiting contains the nodes whose silent sessions may not be revoked, because too few of their
-	// jurors are live. It maps each node to the silent members of its jury, including the node
-	// itself.
+	// jurors are live. It maps each such node to the silent members of its jury, which confirms its
+	// session. The node itself is a member of its jury.
 	Waiting map[string][]string
-	// Heard reports, for each other node and each address of this node (Member.At), whether a
-	// heartbeat of the other node arrived there recently.
+	// Heard reports, for each other node and each of this node's addresses (Member.At), whether a
+	// heartbeat from the node arrived recently at the address.
 	Heard map[string][]bool
-	// Strangers maps VIPs that this node would otherwise claim to the MACs of hosts outside the
-	// fleet that have them.
+	// Strangers maps each VIP that this node does not claim because a host outside the fleet has it
+	// to the MAC of that host.
 	Strangers map[netip.Addr]string
 }
 

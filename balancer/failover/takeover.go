@@ -36,15 +36,15 @@ func (t *takeover) count() {
 	}
 }
 
-// maxClaimed is the maximum number of VIPs in one transaction: etcd accepts 128 operations and 128
-// conditions.
+// maxClaimed is the maximum number of VIPs in one transaction. By default, etcd accepts up to 128
+// operations and 128 conditions.
 const maxClaimed = 100
 
 // claimFree claims free VIPs. The best node claims immediately, and each other node waits until all
 // better nodes have had time to claim.
 func (t *takeover) claimFree() {
 	if t.writer.claiming || t.gate.stopping || len(t.free) == 0 || !t.gate.passes() || t.now.Since(t.o.Started) < t.o.Timing.Silence {
-		return // a node that has just started has not received heartbeats of live nodes yet
+		return // a node that has just started has not yet received the live nodes' heartbeats
 	}
 	c := t.due()
 	if len(c.unknown) > 0 && !t.probing {
@@ -59,7 +59,7 @@ func (t *takeover) claimFree() {
 // due returns the free VIPs that this node may claim now.
 func (t *takeover) due() claims {
 	before := maps.Clone(t.ranking.counted)
-	defer func() { t.ranking.counted = before }() // because rank changes the counts
+	defer func() { t.ranking.counted = before }() // because ranking.rank changes the counts
 	var best, late claims
 	seen, ranked := ranks{}, 0
 	for _, v := range t.free {
@@ -91,8 +91,7 @@ func (t *takeover) due() claims {
 	return best
 }
 
-// firstFree returns the earliest time at which one of the VIPs became free, or 0 if none of them
-// ever had an owner.
+// firstFree returns when the first of the VIPs became free, or 0 if none of them ever had an owner.
 func firstFree(all []*vip) (since local.Time) {
 	for _, v := range all {
 		if !v.fresh && (since == 0 || v.since < since) {
@@ -102,11 +101,11 @@ func firstFree(all []*vip) (since local.Time) {
 	return since
 }
 
-// cannotRest is the time for which this node ignores a free VIP that it can't hold.
+// cannotRest is how long this node ignores a free VIP that it can't hold.
 const cannotRest = 200 * time.Millisecond
 
-// claims are VIPs that this node may claim. Unknown addresses are probed first, because another
-// host may have them.
+// claims holds the VIPs that this node may claim. It sends probes for the VIPs in unknown before it
+// claims them, because another host may have them.
 type claims struct {
 	vips    []*vip
 	unknown []netip.Addr
@@ -123,12 +122,12 @@ func (c *claims) add(v *vip, unknown bool) {
 func (c *claims) full() bool  { return len(c.vips) == maxClaimed || len(c.unknown) == maxClaimed }
 func (c *claims) empty() bool { return len(c.vips)+len(c.unknown) == 0 }
 
-// strangerRest is the time until a VIP is probed again after a host outside the fleet has answered
-// for it.
+// strangerRest is how long to wait before the next probe for a VIP if a host outside the fleet has
+// answered for it.
 const strangerRest = 10 * time.Second
 
-// probed processes the answers to a Probe. The map found contains the MAC of the host for each
-// address that a host has.
+// probed processes the answers to a Probe. The map found contains the MAC of the host that answered
+// for each address, if any.
 func (t *takeover) probed(addrs []netip.Addr, found map[netip.Addr]string) {
 	t.probing = false
 	for _, a := range addrs {
@@ -145,7 +144,7 @@ func (t *takeover) probed(addrs []netip.Addr, found map[netip.Addr]string) {
 			continue
 		}
 		if t.etcd.whose(mac) != "" {
-			continue // a node of the fleet has just claimed the VIP, and etcd will report that
+			continue // a node in the fleet has just claimed the VIP, and etcd will report the claim
 		}
 		v.stranger, v.askAgain = mac, t.now.Add(strangerRest)
 		t.do(local.Note{Kind: local.NoteRival, VIPs: 1, Text: fmt.Sprintf("did not take %s: a host outside the fleet has it, %s", a, mac)})
@@ -154,8 +153,8 @@ func (t *takeover) probed(addrs []netip.Addr, found map[netip.Addr]string) {
 }
 
 // claim writes this session to etcd as the owner of VIPs. The write fails if an owner has changed
-// or the session is not live. The parameter from describes the last owner. The parameter since is
-// the time of the owner's last sign of life, or 0 if the VIPs never had an owner.
+// or the session is not live. The parameter from describes the previous owner, and since is the
+// owner's last sign of life, or 0 if the VIPs never had an owner.
 func (t *takeover) claim(w Write, all []*vip, from, why string, since local.Time) {
 	t.writer.claiming = true
 	if len(all) > 0 {
@@ -177,7 +176,7 @@ func (t *takeover) claim(w Write, all []*vip, from, why string, since local.Time
 			t.writer.claiming = false
 		}
 		if o != Done {
-			return // if etcd performed it anyway, its watch reports it
+			return // if etcd has executed the write anyway, its watch will report the change
 		}
 		t.writer.apply(&w, revision)
 		if len(names) > 0 {
@@ -198,7 +197,6 @@ func tookNote(names []string, from, why string, since, now local.Time) local.Not
 	return note
 }
 
-// listFirst lists the first few names.
 func listFirst(names []string) string {
 	const listed = 3
 	if len(names) > listed {
@@ -207,8 +205,7 @@ func listFirst(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// strangers returns the MACs of hosts outside the fleet that have VIPs which this node would
-// otherwise claim.
+// strangers returns the value of Status.Strangers.
 func (t *takeover) strangers() map[netip.Addr]string {
 	all := map[netip.Addr]string{}
 	for _, v := range t.vips.order {
@@ -219,9 +216,10 @@ func (t *takeover) strangers() map[netip.Addr]string {
 	return all
 }
 
-// waiting returns the nodes whose VIPs have no usable owner until an operator reports that the
-// nodes are off. It maps each node to the silent members of its jury. The result resting lists the
-// VIPs. A node whose own session is not confirmed returns nothing, because it may be cut off.
+// waiting returns the silent nodes whose sessions may not be revoked, and maps each of them to the
+// silent members of its jury. The result resting lists their VIPs, which nobody serves until an
+// operator declares that the nodes are off. If this node's own session is not confirmed, waiting
+// returns nothing, because this node may be cut off.
 func (t *takeover) waiting() (nodes map[string][]string, resting []netip.Addr) {
 	nodes = map[string][]string{}
 	if !t.session.passes() {

@@ -17,7 +17,7 @@ import (
 
 // transfer is the state of a fleet while a VIP moves between hosts. It consists of real nodes,
 // their simulated kernels, and etcd with pending transactions. Time does not advance, so no session
-// ends. The type model covers sessions that end.
+// ends. The type model covers the end of sessions.
 type transfer struct {
 	etcd
 	hosts   []*mover
@@ -26,16 +26,15 @@ type transfer struct {
 }
 
 // mover is a simulated host, on which one process runs at a time. The process's Node receives the
-// results of kernel actions in order, but with a delay. Options configures each process of the
-// host.
+// results of kernel actions in order, but delayed. Options configures all processes on the host.
 type mover struct {
 	*Node
 	Options
 	queue       []local.Action
 	reports     []report
 	bound, gate bool
-	watched     int  // index of the next entry of etcd's history to read
-	gone        bool // reports whether users have removed the VIP
+	watched     int  // index of the next entry to read in etcd's history
+	gone        bool // users have removed the VIP
 }
 
 // report is a message from the kernel to the node that an action is complete. kind is the result of
@@ -47,7 +46,7 @@ type report struct {
 
 // flight is a transaction that is in flight. carriedOut reports whether etcd has executed the
 // transaction, and never reports that etcd never will. told reports whether the node has received
-// an outcome.
+// the outcome.
 type flight struct {
 	Write
 	host                    int
@@ -61,7 +60,7 @@ const standstill = local.Time(time.Hour)
 func transferred() netip.Addr { return netip.MustParseAddr("10.1.0.1") }
 
 // newTransfer returns a fleet of n hosts. The first host owns the VIP, and an operator has
-// requested to move it to the second.
+// requested a move to the second host.
 func newTransfer(n, faults int) *transfer {
 	x := &transfer{etcd: etcd{records: map[Key]RecordChange{}}}
 	name := func(i int) string { return fmt.Sprint("gw", i) }
@@ -85,7 +84,7 @@ func newTransfer(n, faults int) *transfer {
 	for i := range x.hosts {
 		x.load(i)
 	}
-	for len(x.next()) > 0 { // runs until the gates are open and the initial transactions are done
+	for len(x.next()) > 0 { // until the gates are open and the initial transactions are done
 		x.next()[0].do()
 	}
 	x.faults = faults
@@ -93,7 +92,7 @@ func newTransfer(n, faults int) *transfer {
 	return x
 }
 
-// load passes all records of etcd and a message from each peer to a node.
+// load passes all of etcd's records, and a message from each peer, to a node.
 func (x *transfer) load(i int) {
 	h := x.hosts[i]
 	all := slices.SortedFunc(maps.Values(x.records), func(a, b RecordChange) int { return int(a.Revision - b.Revision) })
@@ -109,8 +108,8 @@ func (x *transfer) load(i int) {
 	}
 }
 
-// restart kills the process of a host and starts another, which closes the gate before it
-// registers. The new process never learns the outcomes of the former process's transactions.
+// restart kills a host's process and starts a new process, which closes the gate before it
+// registers. The new process never learns the outcomes of the previous process's transactions.
 func (x *transfer) restart(i int) {
 	h := x.hosts[i]
 	h.queue, h.reports, h.gate, h.bound = nil, nil, false, false
@@ -124,12 +123,12 @@ func (x *transfer) restart(i int) {
 	x.load(i)
 }
 
-// isWaiting reports whether the node of a host waits for a timeout.
+// isWaiting reports whether a host's node is waiting for a timeout.
 func (h *mover) isWaiting() bool {
 	return h.writer.behind() || len(h.holding.unsure) > 0 || h.holding.until > standstill
 }
 
-// pass makes all timeouts of a node expire, without advancing the time.
+// pass makes all of a node's timeouts expire without advancing the time.
 func (x *transfer) pass(i int) {
 	h := x.hosts[i]
 	h.writer.patient, h.holding.retry, h.holding.until, h.review = 0, 0, 0, true
@@ -143,13 +142,12 @@ func (x *transfer) policies(h *mover) map[netip.Addr]Policy {
 	return map[netip.Addr]Policy{transferred(): {}}
 }
 
-// move requests a move of the VIP to the host with index to.
+// move requests that the VIP move to the host with index to.
 func (x *transfer) move(to int) {
 	x.commit(Write{Put: []Put{{Key{Moves, transferred().String()}, encode(Move{To: x.hosts[to].o.Name})}}})
 }
 
-// apply passes the transactions among a node's actions to etcd, and the other actions to its
-// kernel.
+// apply passes the transactions in actions to etcd, and the other actions to the node's kernel.
 func (x *transfer) apply(i int, actions []local.Action) {
 	for _, a := range actions {
 		switch a := a.(type) {
@@ -162,7 +160,7 @@ func (x *transfer) apply(i int, actions []local.Action) {
 	}
 }
 
-// work performs the next action in the queue of a host's kernel.
+// work performs the next queued action in a host's kernel.
 func (x *transfer) work(i int) {
 	h := x.hosts[i]
 	if len(h.queue) == 0 {
@@ -188,7 +186,7 @@ func (x *transfer) work(i int) {
 	}
 }
 
-// deliverResult passes the oldest result of a kernel action to a node.
+// deliverResult passes the result of the oldest completed kernel action to a node.
 func (x *transfer) deliverResult(i int) {
 	h := x.hosts[i]
 	if len(h.reports) == 0 {
@@ -217,8 +215,8 @@ func (x *transfer) watch(i int) {
 	x.apply(i, h.Stored(standstill, slices.Clone(part), part[0].Revision, false))
 }
 
-// step is a step that can follow the current state. faults is the number of faults that the step
-// includes.
+// step is a step that can follow the current state. Its field faults is the number of faults that
+// it includes.
 type step struct {
 	format string
 	args   []any
@@ -228,7 +226,6 @@ type step struct {
 
 func (s step) String() string { return fmt.Sprintf(s.format, s.args...) }
 
-// next returns all steps that can follow the current state.
 func (x *transfer) next() (all []step) {
 	add := func(faults int, do func(), format string, args ...any) {
 		if faults <= x.faults {
@@ -282,7 +279,6 @@ func (x *transfer) next() (all []step) {
 	return all
 }
 
-// answer passes the outcome of a transaction to the node that requested it.
 func (x *transfer) answer(f *flight, o Outcome) {
 	f.told = true
 	revision := f.revision
@@ -298,7 +294,8 @@ func (x *transfer) dropObsolete() {
 	x.flights = slices.DeleteFunc(x.flights, func(f *flight) bool { return f.told && (f.carriedOut || f.never) })
 }
 
-// wrong describes the rule that the current state breaks, or returns "".
+// wrong describes the rule that the current state breaks. It returns "" if the state breaks no
+// rule.
 func (x *transfer) wrong() string {
 	answers, gone, moving := 0, 0, 0
 	for _, h := range x.hosts {
@@ -319,7 +316,7 @@ func (x *transfer) wrong() string {
 	case answers == 1 || gone > 0 || moving+len(x.flights) > 0:
 		return ""
 	}
-	for _, h := range x.hosts { // with time, peers would revoke the session of a stopped host, and would confirm a new session
+	for _, h := range x.hosts { // eventually, peers would revoke a stopped host's session, and would confirm a new session
 		if o := h.etcd.owners[transferred().String()]; !h.Node.gate.stopping && h.Node.gate.state != open || h.Node.gate.stopping && (h.bound || o != nil && o.value.Node == h.Name) {
 			return ""
 		}
@@ -327,7 +324,6 @@ func (x *transfer) wrong() string {
 	return "nobody answers though nothing is pending"
 }
 
-// print returns a fingerprint of the current state.
 func (x *transfer) print(seed maphash.Seed) uint64 {
 	var b strings.Builder
 	for _, h := range x.hosts {
@@ -357,9 +353,9 @@ func (x *transfer) print(seed maphash.Seed) uint64 {
 	return maphash.String(seed, b.String())
 }
 
-// visitTransfers visits all states, or the most states nearest to the start if there are more. It
-// returns the number of visited states, and the steps that lead to the first state that breaks a
-// rule.
+// visitTransfers visits all states, nearest to the start first, but no more than the parameter most
+// allows. It returns the number of visited states, and the steps that lead to the first state that
+// breaks a rule.
 func visitTransfers(hosts, faults, most int) (states int, way []string) {
 	seed, seen := maphash.MakeSeed(), map[uint64]bool{}
 	replay := func(path []byte, visit func(step)) *transfer {
@@ -391,16 +387,16 @@ func visitTransfers(hosts, faults, most int) (states int, way []string) {
 	return len(seen), nil
 }
 
-// TestTransfers visits the states in which a VIP can be during a move. Two hosts must never answer,
-// and one host must answer when nothing is pending. Only "make soak" visits states far from the
-// start, and adds a second fault and a third host.
+// TestTransfers visits the states that a fleet can reach while a VIP moves. Two hosts must never
+// answer, and one host must answer when nothing is pending. Only "make soak" visits states far from
+// the start, a second fault and a third host.
 func TestTransfers(t *testing.T) {
 	for _, c := range []struct{ hosts, faults, most int }{{2, 1, wait.Soak(600, math.MaxInt)}, {2, wait.Soak(0, 2), math.MaxInt}, {3, wait.Soak(0, 1), math.MaxInt}} {
 		began := time.Now()
 		states, way := visitTransfers(c.hosts, c.faults, c.most)
 		t.Logf("%d hosts, %d faults: %d states in %s", c.hosts, c.faults, states, time.Since(began).Round(time.Millisecond))
 		if way != nil {
-			t.Errorf("%d hosts: the last state after these steps breaks a rule, want no such state:\n%s", c.hosts, strings.Join(way, "\n"))
+			t.Errorf("%d hosts: these steps lead to a state that breaks a rule:\n%s", c.hosts, strings.Join(way, "\n"))
 		}
 	}
 }
@@ -424,6 +420,6 @@ func TestLateAnswerIgnored(t *testing.T) {
 		s.do()
 	}
 	if gw0 := x.hosts[0]; len(gw0.queue) > 0 || gw0.Node.vips.bound > 0 {
-		t.Errorf("actions of the host after the late answer = %v, want none, because the VIP has no owner", gw0.queue)
+		t.Errorf("after the late answer: actions = %v, want none, because the VIP has no owner", gw0.queue)
 	}
 }

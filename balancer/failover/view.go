@@ -15,12 +15,11 @@ type view struct {
 	owners   table[Owner]
 	moves    table[Move]
 	fences   table[Fence]
-	// at holds the addresses of each node that is registered or has a session. A node that is only
+	// at maps each node that is registered or has a session to its addresses. A node that is only
 	// cut off from etcd loses its registration but may keep its session.
 	at map[string][]Address
-	// newest holds the revision of the last change that was received for each record, including
-	// deletions. The answer to a transaction and etcd's watch report the same change, and either
-	// may be late.
+	// newest maps each record to the revision of its newest known change, which may be a deletion.
+	// The answer to a transaction and etcd's watch report the same change, and either may be late.
 	newest map[Key]int64
 	// loaded reports whether all records were read after this run was registered. revision is the
 	// newest known revision.
@@ -51,8 +50,8 @@ func (v *view) missing(all []RecordChange, revision int64) (deleted []RecordChan
 	return deleted
 }
 
-// isNews reports whether a change is newer than all changes that were received for the same record,
-// and if so, stores its revision.
+// isNews reports whether a change is newer than all known changes to the same record. If so, it
+// stores the change's revision.
 func (v *view) isNews(c RecordChange) bool {
 	if c.Revision <= v.newest[c.Key] {
 		return false
@@ -61,7 +60,7 @@ func (v *view) isNews(c RecordChange) bool {
 	return true
 }
 
-// locate updates this node's list of the addresses on which a node receives heartbeats.
+// locate updates the list of addresses at which a node receives heartbeats.
 func (v *view) locate(name string) {
 	if m := v.members[name]; m != nil {
 		v.at[name] = m.value.At
@@ -70,19 +69,18 @@ func (v *view) locate(name string) {
 	}
 }
 
-// registered reports whether this run of the node is in etcd, as far as this node knows.
+// registered reports whether this node's current run is registered in etcd, according to this view.
 func (v *view) registered() bool {
 	m := v.members[v.o.Name]
 	return v.loaded && m != nil && m.value.Boot == v.o.Member.Boot
 }
 
-// alive reports whether the session of an owner is in etcd.
+// alive reports whether an owner's session is in etcd.
 func (v *view) alive(o Owner) bool {
 	s := v.sessions[o.Node]
 	return s != nil && (s.unreadable || s.value.ID == o.Session)
 }
 
-// whose returns the node that has a device with a MAC, or "".
 func (v *view) whose(mac string) string {
 	for name, at := range v.at {
 		if slices.ContainsFunc(at, func(a Address) bool { return a.MAC == mac && mac != "" }) {
@@ -92,22 +90,20 @@ func (v *view) whose(mac string) string {
 	return ""
 }
 
-// record is a record of etcd as this node last received it.
+// record is an etcd record as this node last received it.
 type record[T any] struct {
 	value T
-	// revision is the revision of its last change, and known is the time when this node received
-	// it.
+	// revision is the record's revision, and known is when this node received that revision.
 	revision int64
 	known    local.Time
-	// unreadable reports whether the text can't be decoded, perhaps because a newer version has
-	// written it.
+	// unreadable reports whether the record's text can't be decoded, perhaps because a newer
+	// version has written it.
 	unreadable bool
 }
 
-// table holds the records of a kind, by name.
+// table maps the names of records of one kind to the records.
 type table[T any] map[string]*record[T]
 
-// set applies a change that was received at the time now.
 func (t table[T]) set(now local.Time, c RecordChange) {
 	if c.Text == nil {
 		delete(t, c.Key.Name)

@@ -12,16 +12,16 @@ import (
 
 // Policy holds the users' settings for a VIP with hold = "one".
 type Policy struct {
-	// Prefer lists nodes, best first. All other nodes follow.
+	// Prefer lists nodes, best first. All other nodes rank below them.
 	Prefer []string
-	// Preempt is the time for which a better node of Prefer must work before the VIP returns to
-	// that node. Zero means that the VIP does not return.
+	// Preempt is how long a more preferred node must be healthy before the VIP returns to it. Zero
+	// means that the VIP does not return.
 	Preempt time.Duration
 	// Group names VIPs that must be on the same node. If empty, the VIP has no group.
 	Group string
 }
 
-// vip is a VIP. The VIPs of a group move together, but each has its own record.
+// vip is a VIP. The VIPs in a group move together, but each has its own record in etcd.
 type vip struct {
 	name   string
 	addr   netip.Addr
@@ -30,33 +30,33 @@ type vip struct {
 	// giving is the ID of the Unbind that started the release of the VIP, or 0 if the VIP is not
 	// being released.
 	giving int
-	// fresh reports whether etcd has no record of an owner of the VIP.
+	// fresh reports whether etcd has no owner record for the VIP.
 	fresh bool
-	// since is the time when this node noticed that the VIP is free, or 0 if it is not free. better
-	// is the time since which a preferred node could own the VIP, or 0.
+	// since is when this node noticed that the VIP is free, or 0 if it is not free. better is since
+	// when a more preferred node could own the VIP, or 0 if there is none.
 	since, better local.Time
-	// clear reports whether a probe found no host with the address, so this node may claim the VIP.
-	// stranger is the MAC of a host outside the fleet that has the address. This node ignores a VIP
-	// that it could not claim until the time askAgain.
+	// clear is set if a probe found no host with the address, so this node may claim the VIP.
+	// stranger is the MAC of a host outside the fleet that has the address. Until askAgain, this
+	// node ignores a VIP that it could not claim.
 	clear    bool
 	stranger string
 	askAgain local.Time
-	// changed holds the last times at which the VIP's owner changed.
+	// changed holds when the VIP's owner changed, for the most recent changes.
 	changed []local.Time
 }
 
-// A VIP that has moved maxMoves times within movesTime, without a request, stays for a while.
+// A VIP that has moved maxMoves times within movesTime without a request stays where it is until
+// fewer moves are that recent.
 const (
 	maxMoves  = 3
 	movesTime = time.Minute
 )
 
-// flapping reports whether the VIP has moved so often that it must stay for a while.
+// flapping reports whether the VIP has recently moved so often that it must stay where it is.
 func (v *vip) flapping(now local.Time) bool {
 	return len(v.changed) == maxMoves && now.Since(v.changed[0]) < movesTime
 }
 
-// moved records the time at which the VIP's owner changed.
 func (v *vip) moved(now local.Time) {
 	v.changed = append(v.changed, now)
 	v.changed = v.changed[max(0, len(v.changed)-maxMoves):]
@@ -71,7 +71,7 @@ type vips struct {
 	order   []*vip // by name
 	// groups holds the VIPs of each group, in order.
 	groups map[string][]*vip
-	// bound is the number of addresses that are bound here.
+	// bound is the number of addresses that are bound on this host.
 	bound int
 }
 
@@ -104,7 +104,6 @@ func (x *vips) set(policies map[netip.Addr]Policy) (removed []*vip) {
 	return removed
 }
 
-// find returns the VIP with a name, current or removed, or nil.
 func (x *vips) find(name string) *vip { return cmp.Or(x.byName[name], x.removed[name]) }
 
 // together returns the VIPs that move together with a VIP, including itself.
@@ -123,7 +122,6 @@ func (x *vips) unbind(v *vip) {
 	}
 }
 
-// boundNames returns the names of the VIPs that are bound here.
 func (x *vips) boundNames() (names []string) {
 	for _, v := range x.order {
 		if v.bound {

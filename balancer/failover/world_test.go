@@ -25,26 +25,24 @@ type world struct {
 	hosts  []*host
 	etcd   etcd
 	policy map[netip.Addr]Policy
-	cut    map[[2]int]bool     // pairs of disconnected hosts, by their indexes; -1 is etcd
-	calm   bool                // reports whether no random faults happen
-	wide   bool                // reports whether widen was called
-	absent map[netip.Addr]bool // the VIPs that users have removed
-	// shut reports whether the kernels' gates have no effect. If so, a host answers even if its
-	// gate is closed.
+	cut    map[[2]int]bool     // pairs of disconnected hosts, by index; -1 is etcd
+	calm   bool                // no random faults happen
+	wide   bool                // widen was called
+	absent map[netip.Addr]bool // VIPs that users have removed
+	// If shut is set, the kernels' gates have no effect: a host answers even if its gate is closed.
 	shut bool
 	spy  *spy // nil means no attacker
 	dual string
 	log  []string
-	// fates holds the fates of the next transactions that change owners, in order.
+	// fates lists the fates of the next transactions that change owners.
 	fates []fate
-	// taken holds, for each takeover of VIPs, the time since the last sign of life of their former
-	// owner.
+	// taken holds, for each takeover, how long before it the previous owner gave its last sign of
+	// life.
 	taken  []time.Duration
 	bound  int        // how many times any host has bound a VIP
 	healed local.Time // time at which the last fault ends
 }
 
-// event is a function to be called at the time at.
 type event struct {
 	at     local.Time
 	serial int
@@ -70,7 +68,6 @@ func (w *world) after(d time.Duration, do func()) {
 	heap.Push(&w.queue, event{w.now.Add(d), w.serial, do})
 }
 
-// run advances the time by d, and runs the events that become due.
 func (w *world) run(d time.Duration) {
 	end := w.now.Add(d)
 	for len(w.queue) > 0 && w.queue[0].at <= end && w.dual == "" {
@@ -85,7 +82,7 @@ func (w *world) notef(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf("%9.4f ", time.Duration(w.now).Seconds())+fmt.Sprintf(format, args...))
 }
 
-// etcd simulates etcd: it stores records, and keeps a history of all changes for watchers.
+// etcd simulates etcd: it stores records, and a history of all changes for watchers.
 type etcd struct {
 	revision int64
 	records  map[Key]RecordChange
@@ -150,27 +147,27 @@ type host struct {
 	token     int
 	member    Member
 	stopped   local.Time // time until which the process is paused
-	epoch     int        // changes when the process ends
+	epoch     int        // changes when the process exits
 	boots     int        // number of times the kernel has booted
-	echoless  bool       // reports whether the host runs an earlier version of vipd, which sends no Message.Echo
+	echoless  bool       // the host runs an earlier version of vipd, which does not set Message.Echo
 	node      *Node
 	inputs    []func(local.Time) []local.Action
 	working   bool
 	deadline  local.Time
 	opened    bool
 	refreshed local.Time
-	away      bool                  // reports whether the host has detected that etcd is unreachable
-	watched   int                   // index of the next entry of etcd's history to read
-	following bool                  // reports whether the host is about to read changes from etcd
-	leased    local.Time            // time at which the lease of the record nodes/NODE expires
-	lost      [2]bool               // reports for each network whether the host is disconnected from it
+	away      bool                  // the host has noticed that etcd is unreachable
+	watched   int                   // index of the next entry to read in etcd's history
+	following bool                  // the host is about to read changes from etcd
+	leased    local.Time            // when the lease of the record nodes/NODE expires
+	lost      [2]bool               // per network: the host is disconnected from it
 	covered   map[netip.Addr]Policy // the VIPs that the gate covers
 }
 
 func (h *host) clock() local.Time { return h.shift + local.Time(float64(h.w.now)*h.rate) }
 
-// later schedules the function do in the process, after the duration d. A process that is killed
-// before then does not call it. A process that is paused at that time calls it after the pause.
+// later makes the host's process call do after the duration d. A process that has been killed by
+// then does not call it. A process that is paused then calls it after the pause.
 func (h *host) later(d time.Duration, do func()) {
 	epoch := h.epoch
 	var try func()
@@ -186,8 +183,8 @@ func (h *host) later(d time.Duration, do func()) {
 	h.w.after(d, try)
 }
 
-// hitch returns a random duration for a small action of the process. A few of the durations are
-// much longer than usual, as on a busy machine.
+// hitch returns how long a small action of the process takes. A few actions take much longer than
+// usual, as on a busy machine.
 func (h *host) hitch() time.Duration {
 	if !h.w.calm && h.w.IntN(3000) == 0 {
 		return time.Duration(h.w.IntN(1500)) * time.Millisecond
@@ -213,7 +210,6 @@ func (h *host) start() {
 	})
 }
 
-// updateVIPs passes the current VIPs to the process of the host.
 func (h *host) updateVIPs() {
 	policies := maps.Clone(h.w.policy)
 	maps.DeleteFunc(policies, func(v netip.Addr, _ Policy) bool { return h.w.absent[v] })
@@ -225,7 +221,6 @@ func (h *host) updateVIPs() {
 	h.input(func(local.Time) []local.Action { h.covered = policies; return nil })
 }
 
-// change edits the host's member record with the function f, and publishes it.
 func (h *host) change(f func(*Member)) {
 	if f(&h.member); h.node == nil {
 		return
@@ -235,7 +230,7 @@ func (h *host) change(f func(*Member)) {
 	h.publish()
 }
 
-// publish writes the host's record nodes/NODE again, unless the record's lease has expired.
+// publish rewrites the host's record nodes/NODE, unless the record's lease has expired.
 func (h *host) publish() {
 	h.later(time.Duration(1+h.w.IntN(5))*time.Millisecond, func() {
 		if k := (Key{Nodes, h.name}); !h.reaches(-1) {
@@ -246,8 +241,7 @@ func (h *host) publish() {
 	})
 }
 
-// stop makes the process release all VIPs and end. Another process starts later, after a delay of
-// the length again.
+// stop makes the process release all VIPs and exit. A new process starts after the delay again.
 func (h *host) stop(again time.Duration) {
 	end := h.w.now.Add(2 * time.Second)
 	h.input(h.node.Stop)
@@ -263,14 +257,13 @@ func (h *host) stop(again time.Duration) {
 	h.later(0, look)
 }
 
-// powerOff turns the host off, which ends its process and its kernel.
 func (h *host) powerOff() {
 	h.end()
 	h.boots++
 	h.member.Machine = fmt.Sprintf("%s/%d/1", h.name, h.boots)
 }
 
-// end ends the process, and removes its gate and addresses from the kernel.
+// end kills the process, and removes its gate and addresses from the kernel.
 func (h *host) end() {
 	h.reset()
 	clear(h.bound)
@@ -280,8 +273,8 @@ func (h *host) end() {
 
 func (h *host) reset() { h.gate, h.token = 0, h.token+1 }
 
-// reaches reports whether the host can exchange messages with the host of index other, or with etcd
-// if other is -1.
+// reaches reports whether the host can exchange messages with the host with index other, or with
+// etcd if other is -1.
 func (h *host) reaches(other int) bool {
 	return !h.w.cut[[2]int{h.index, other}] && !h.w.cut[[2]int{other, h.index}] && (other >= 0 || !h.w.etcd.down)
 }
@@ -330,7 +323,7 @@ func (h *host) keepLease() {
 	})
 }
 
-// follow reads the changes that the host has not yet seen, in order and after a delay.
+// follow reads the changes that the host has not seen yet, in order and after a delay.
 func (h *host) follow() {
 	if h.following || h.node == nil {
 		return
@@ -365,8 +358,8 @@ func (h *host) tick() {
 	})
 }
 
-// refresher refreshes the gate in a separate thread. The thread may refresh the gate long after it
-// has checked the deadline.
+// refresher simulates a separate thread that refreshes the gate. The refresh may be long after the
+// check of the deadline.
 func (h *host) refresher() {
 	h.later(31*time.Millisecond, func() {
 		if token, at := h.token, h.clock(); h.opened && at < h.deadline.Add(-h.node.o.Timing.Gate) {
@@ -492,7 +485,6 @@ func (h *host) sendOn(on, to int, m Message) {
 	h.w.after(delay, func() { h.w.deliver(capture{h.index, to, on, m}) })
 }
 
-// deliver passes a message to the process of its receiver, if the process runs.
 func (w *world) deliver(c capture) {
 	peer := w.hosts[c.to]
 	if peer.node != nil && w.now >= peer.stopped {
@@ -500,8 +492,8 @@ func (w *world) deliver(c capture) {
 	}
 }
 
-// write performs a transaction after a delay. The answer may be lost. If there is no answer for 400
-// ms, the node learns that the outcome is unknown, although the transaction may still be performed.
+// write executes a transaction after a delay. The answer may be lost. After 400 ms without an
+// answer, the node receives the outcome Unknown, although etcd may still execute the transaction.
 func (h *host) write(a Write) {
 	w, notified, epoch := h.w, false, h.epoch
 	answer := func(o Outcome, revision int64) {
@@ -543,10 +535,9 @@ func (h *host) write(a Write) {
 	})
 }
 
-// fate describes what happens to a transaction. If the fate is answered, it is performed and
-// answered. If it is unheard, it is performed, but the answer is lost. If it is tardy, it is
-// performed, but only after the node has received the outcome Unknown. If it is lost, it is never
-// performed.
+// fate describes what happens to a transaction. With the fate answered, etcd executes and answers
+// it. With unheard, etcd executes it, but the answer is lost. With tardy, etcd executes it only
+// after the node has received the outcome Unknown. With lost, etcd never executes it.
 type fate int
 
 const (
@@ -571,14 +562,13 @@ func (w *world) expire() {
 	})
 }
 
-// answers reports whether the host currently answers for the address v.
 func (h *host) answers(v netip.Addr) bool {
 	_, covered := h.covered[v]
 	return h.bound[v] && (h.w.shut || h.w.now < h.gate || !covered)
 }
 
-// checkOwners counts the hosts that answer for each VIP. It records the first time at which more
-// than one host answers for the same VIP.
+// checkOwners counts the hosts that answer for each VIP. It records when more than one host answers
+// for the same VIP for the first time.
 func (w *world) checkOwners() {
 	for v := range w.policy {
 		n := 0
@@ -593,7 +583,6 @@ func (w *world) checkOwners() {
 	}
 }
 
-// newWorld returns a world in which the given number of hosts has been started.
 func newWorld(t *testing.T, seed uint64, hosts int, policy map[netip.Addr]Policy) *world {
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), t: t, now: local.Time(time.Second), policy: policy, cut: map[[2]int]bool{}, absent: map[netip.Addr]bool{},
 		etcd: etcd{records: map[Key]RecordChange{}, revision: 1}}
@@ -609,12 +598,12 @@ func newWorld(t *testing.T, seed uint64, hosts int, policy map[netip.Addr]Policy
 	return w
 }
 
-// fault injects a random fault, most of which last for a random time.
+// fault injects a random fault. Most faults last for a random duration.
 func (w *world) fault() {
 	h := w.hosts[w.IntN(len(w.hosts))]
 	long := time.Duration(200+w.IntN(4000)) * time.Millisecond
 	if long%(8*time.Millisecond) == 0 {
-		long *= 6 // such a fault may last longer than a lease
+		long *= 6 // the fault may last longer than a lease
 	}
 	w.healed = max(w.healed, w.now.Add(long))
 	set := func(a, b int) {
@@ -651,7 +640,7 @@ func (w *world) fault() {
 		w.etcd.down = true
 		w.after(long, func() {
 			w.etcd.down = false
-			for _, o := range w.hosts { // a new leader of etcd extends all leases
+			for _, o := range w.hosts { // a new etcd leader extends all leases
 				o.leased = max(o.leased, w.now.Add(15*time.Second))
 			}
 		})
@@ -680,7 +669,6 @@ func (w *world) widen() {
 	}
 }
 
-// wideFault injects a random fault of one of the kinds that widen enables.
 func (w *world) wideFault(h *host, long time.Duration) {
 	vips := slices.SortedFunc(maps.Keys(w.policy), netip.Addr.Compare)
 	v := vips[w.IntN(len(vips))]
@@ -726,7 +714,6 @@ func (w *world) wideFault(h *host, long time.Duration) {
 	}
 }
 
-// updateVIPsLater passes the current VIPs to all hosts after a short time.
 func (w *world) updateVIPsLater() {
 	for _, h := range w.hosts {
 		if h.node != nil {
@@ -736,7 +723,7 @@ func (w *world) updateVIPsLater() {
 }
 
 // owner returns the owner of a VIP according to etcd. It returns nil if the VIP has no owner in
-// etcd, or if the owner does not answer for it.
+// etcd, or if its owner does not answer for it.
 func (w *world) owner(v netip.Addr) *host {
 	var o Owner
 	if json.Unmarshal(w.etcd.records[Key{VIPs, v.String()}].Text, &o) != nil {

@@ -2,19 +2,19 @@ package failover
 
 import "vipd/balancer/failover/local"
 
-// writer sends transactions, and hands their outcomes to the parts that wait for them.
+// writer sends transactions, and passes their outcomes to the callers of write.
 type writer struct {
 	*env
 	etcd *view
-	// learn processes a change that a transaction has made.
+	// learn processes a record that a transaction has changed.
 	learn   func(RecordChange)
 	waiting map[int]func(Outcome, int64)
 	last    int // ID
 	// claiming reports whether a transaction that claims VIPs is pending.
 	claiming bool
-	// refused is the newest revision that this node knew when it sent a transaction that failed,
-	// usually because of a newer change. Until this node receives a newer revision, or until the
-	// time patient, it neither claims nor hands over VIPs.
+	// refused is the newest revision that this node knew when it sent a transaction that etcd
+	// refused, usually because of a newer change. Until this node receives a newer revision, or
+	// until the time patient, it neither claims nor hands over VIPs.
 	refused int64
 	patient local.Time
 }
@@ -23,14 +23,13 @@ func newWriter(e *env, etcd *view, learn func(RecordChange)) *writer {
 	return &writer{env: e, etcd: etcd, learn: learn, waiting: map[int]func(Outcome, int64){}}
 }
 
-// nextID returns the ID of a Write or Unbind.
+// nextID returns an ID for the next Write or Unbind.
 func (w *writer) nextID() int {
 	w.last++
 	return w.last
 }
 
-// write starts a transaction. When its outcome is known, it calls the function then with the
-// outcome and the revision.
+// write starts a transaction. The function then is called with its outcome and revision.
 func (w *writer) write(a Write, then func(Outcome, int64)) {
 	a.ID = w.nextID()
 	known := w.etcd.revision
@@ -52,7 +51,7 @@ func (w *writer) answered(id int, o Outcome, revision int64) {
 	}
 }
 
-// apply applies a successful transaction to this node's view without waiting for etcd's watch.
+// apply applies a successful transaction to this node's view, without waiting for etcd's watch.
 func (w *writer) apply(a *Write, revision int64) {
 	for _, k := range a.Delete {
 		w.learn(RecordChange{Key: k, Revision: revision})
