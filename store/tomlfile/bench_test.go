@@ -14,8 +14,6 @@ import (
 	"vipd/store"
 )
 
-// fleet writes files with services to a new directory. Each file has perFile services, and each
-// service has 10 endpoints.
 func fleet(b *testing.B, files, perFile int) (dir string) {
 	b.Helper()
 	dir = b.TempDir()
@@ -41,7 +39,8 @@ func fleetService(n, weight int) string {
 	return text.String()
 }
 
-// peak samples the memory in use until stop is called, which returns the maximum in MiB.
+// peak samples the memory in use. The function stop ends the sampling, and returns the maximum in
+// MiB.
 func peak() (stop func() float64) {
 	var most atomic.Uint64
 	end, done := make(chan struct{}), make(chan struct{})
@@ -84,8 +83,8 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkChange changes one of many files and waits for the snapshot. The time includes the 20 ms
-// for which the source waits for further changes.
+// BenchmarkChange changes one of many files and waits for the snapshot. Each measurement includes
+// the 20 ms for which the source waits for more changes.
 func BenchmarkChange(b *testing.B) {
 	for _, files := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprintf("files=%d", files), func(b *testing.B) {
@@ -128,13 +127,13 @@ func BenchmarkLook(b *testing.B) {
 	}
 	for b.Loop() {
 		if l.load(look{all: true}) {
-			b.Fatal("load of unchanged files reports a change, want none")
+			b.Fatal("load of unchanged files reported a change")
 		}
 	}
 }
 
-// BenchmarkLines parses the text of 10,000 services, and finds the lines of the services and of all
-// their fields.
+// BenchmarkLines parses the text of 10,000 services, and finds the line number of each service and
+// field.
 func BenchmarkLines(b *testing.B) {
 	var text strings.Builder
 	for i := range 10_000 {

@@ -10,7 +10,7 @@ import (
 )
 
 // TestBounds parses texts that would need much more memory than their size. Such a text must be
-// rejected before it is parsed, with the line that exceeds a limit.
+// rejected before it is parsed, with the line that exceeds a limit in the problem.
 func TestBounds(t *testing.T) {
 	nested := func(open, shut string, n int) string {
 		return "\nx = " + strings.Repeat(open, n) + "1" + strings.Repeat(shut, n)
@@ -45,7 +45,7 @@ func TestBounds(t *testing.T) {
 			t.Errorf("%s: problem = %.200q, want %q", what, got, c.want)
 		}
 		if took := after.TotalAlloc - before.TotalAlloc; took > 4*uint64(len(text))+8<<20 {
-			t.Errorf("%s: memory that Parse allocated = %d MiB for a text of %d kB, want at most %d MiB", what, took>>20, len(text)>>10, (4*len(text)+8<<20)>>20)
+			t.Errorf("%s: Parse allocated %d MiB for %d kB of text, want at most %d MiB", what, took>>20, len(text)>>10, (4*len(text)+8<<20)>>20)
 		}
 		if err := tomlfile.Decode("f.toml", text, &struct{}{}); c.want != "" && (err == nil || err.Error() != c.want) {
 			t.Errorf("%s: Decode = %v, want %s", what, err, c.want)

@@ -11,12 +11,12 @@ type spot struct{ folder, name string }
 
 func (s spot) path() string { return filepath.Join(s.folder, s.name) }
 
-// maxLinks is the maximum number of links on a path. Kernels have the same limit.
+// maxLinks is the maximum number of symbolic links in a path. Kernels have the same limit.
 const maxLinks = 40
 
 // chain returns the places at which a change can make path refer to another file: each symbolic
-// link in path, the last part of path, and its first missing part. real is the path of the target
-// without links, or "" if the target does not exist.
+// link in path, the last part of path, and its first missing part. The result real is the target's
+// path without links, or "" if the target does not exist.
 func chain(path string) (spots []spot, real string) {
 	if !filepath.IsAbs(path) {
 		here, err := os.Getwd()

@@ -71,7 +71,7 @@ func decodeVIPs(doc *Document, lines map[string]balancer.FieldLines) (map[netip.
 	return vips, problems
 }
 
-// Sections returns a problem for each of the sections services and vips that is not a table.
+// Sections returns a problem for each of the sections "services" and "vips" that is not a table.
 func Sections(d store.Document) (problems []balancer.Problem) {
 	for _, needs := range [][2]string{
 		{"services", "needs a table for each service, such as [services.web]"},
@@ -96,8 +96,9 @@ func (d *Document) noTable(path string, raw any) balancer.Problem {
 	return p
 }
 
-// strangers returns a problem for each section of doc other than services and vips. main is the
-// path of the file that should contain the daemon's sections, or "" if it is unknown.
+// strangers returns a problem for each section of doc other than "services" and "vips". The
+// parameter main is the path of the file that should contain the daemon's sections, or "" if
+// unknown.
 func strangers(doc *Document, main string) []balancer.Problem {
 	var problems []balancer.Problem
 	for _, key := range slices.Sorted(maps.Keys(doc.tree)) {
@@ -122,8 +123,8 @@ func strangers(doc *Document, main string) []balancer.Problem {
 	return problems
 }
 
-// interner copies strings of the parser. Otherwise the whole text would stay in memory as long as a
-// service uses a string, because the parser's strings are parts of the text.
+// interner copies the parser's strings. These strings are parts of the text, so without copies, the
+// whole text would stay in memory as long as a service uses one of them.
 type interner map[string]string
 
 func (in interner) text(s string) string {

@@ -16,29 +16,29 @@ import (
 	"vipd/balancer"
 )
 
-// Document is a parsed TOML text, with its content and the line of every key and array element. It
-// is safe for concurrent use.
+// Document is a parsed TOML text with its content and the line number of each key and array
+// element. It is safe for concurrent use.
 type Document struct {
 	file string
 	text string
 	tree map[string]any
-	// top and all return lines that a separate scanner finds on demand. top contains paths of up to
-	// topDepth parts, and all contains every path.
+	// top and all return line numbers, which a separate scanner finds on demand. top covers paths
+	// of up to topDepth parts, and all covers every path.
 	top, all func() map[string]mark
 }
 
 // topDepth is the number of parts of services.NAME.
 const topDepth = 2
 
-// mark is the line of a path. defined reports whether the path is defined on that line. Otherwise
-// the path is only a parent, such as a in [a.b].
+// mark is the line number of a path. If defined is false, the line does not define the path itself
+// but something below it: [a.b] is a mark of the path a.
 type mark struct {
 	line    int32
 	defined bool
 }
 
-// Parse parses TOML. The name of the file is only used in origins. If the TOML is invalid, Parse
-// returns one problem and no document.
+// Parse parses TOML. The file name is used only in origins. If the TOML is invalid, Parse returns
+// one problem and no document.
 func Parse(file string, text []byte) (*Document, []balancer.Problem) {
 	d := &Document{file: file, text: string(text)}
 	if why, line := excess(d.text); why != "" {
@@ -52,8 +52,8 @@ func Parse(file string, text []byte) (*Document, []balancer.Problem) {
 	return d, nil
 }
 
-// settings returns d without services and settings of addresses. The result does not keep the text
-// in memory.
+// settings returns d without services and address settings. The result does not keep the text in
+// memory.
 func (d *Document) settings() *Document {
 	tree := maps.Clone(d.tree)
 	delete(tree, "services")
@@ -88,8 +88,8 @@ func syntaxProblem(file, text string, err error) balancer.Problem {
 	return p
 }
 
-// unquoted returns the value at an offset in text if it has no quotes but needs them: an address,
-// with or without a port, a network, or a duration. Otherwise it returns "".
+// unquoted returns the value at an offset in text if the value needs quotes but has none: an
+// address with or without a port, a network, or a duration. Otherwise it returns "".
 func unquoted(text string, at int) string {
 	isValue := func(b byte) bool {
 		return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '.' || b == ':' || b == '/'
@@ -138,13 +138,13 @@ func (d *Document) Folder() string {
 	return filepath.Dir(d.file)
 }
 
-// Tree returns the content of the document, in the form that decode.Into accepts. The caller must
-// not modify it.
+// Tree returns the document's content in the form that decode.Into accepts. The caller must not
+// modify it.
 func (d *Document) Tree() map[string]any { return d.tree }
 
-// Where returns the place of a path such as services.web.endpoints[2].weight. Names that are not
-// plain words must be quoted, as in decode. For a missing path, it returns the place of the nearest
-// parent. The path "" has no line.
+// Where returns the file and line of a path such as services.web.endpoints[2].weight. Names that
+// are not plain words must be quoted, as in package decode. For a missing path, it returns the line
+// of the nearest parent. The path "" has no line.
 func (d *Document) Where(path string) balancer.Origin {
 	origin := balancer.Origin{File: d.file}
 	marks := d.top
@@ -160,7 +160,7 @@ func (d *Document) Where(path string) balancer.Origin {
 	return origin
 }
 
-// Under returns a locator of paths relative to the table at base.
+// Under returns a Locator for paths relative to the table at base.
 func (d *Document) Under(base string) balancer.Locator {
 	return func(path string) balancer.Origin {
 		if path == "" {
@@ -170,8 +170,8 @@ func (d *Document) Under(base string) balancer.Locator {
 	}
 }
 
-// lines returns the line of each path in text that has at most depth parts. If depth is 0, it
-// includes all paths. It skips paths inside the tables in without.
+// lines returns the line number of each path in text that has at most depth parts, or of all paths
+// if depth is 0. It skips paths inside the tables in without.
 func lines(text string, depth int, without ...string) map[string]mark {
 	marks := map[string]mark{}
 	s := scanner{text: text, depth: depth, counts: map[string]int{}}
@@ -196,12 +196,12 @@ func isBareByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
 }
 
-// These are the limits of a text. The parser keeps all parents of each key, so nested tables in 48
+// These limits apply to each text. The parser keeps all parents of each key, so nested tables in 48
 // kB of text need 8 GB of memory, and a million keys need 2 to 4 GB. A text that exceeds a limit is
 // rejected before it is parsed.
 const (
 	// maxNested is the maximum depth of arrays and inline tables. maxParts is the maximum number of
-	// parts in the path of a value.
+	// parts in a value's path.
 	maxNested = 64
 	maxParts  = maxNested + 16
 	// maxKeys is the maximum number of keys and array elements in a text. It is sufficient for
@@ -209,8 +209,8 @@ const (
 	maxKeys = 500_000
 )
 
-// excess returns the limit that a text exceeds, and the line on which it does so. It returns "" if
-// the text exceeds no limit.
+// excess returns the limit that a text exceeds, and the line that exceeds it. It returns "" if the
+// text exceeds no limit.
 func excess(text string) (why string, line int) {
 	if len(text) > maxSize {
 		return fmt.Sprintf("is larger than %d MiB; split it", maxSize>>20), 0
@@ -235,7 +235,6 @@ func excess(text string) (why string, line int) {
 	return why, line
 }
 
-// tooMuch returns the problem of a text that exceeds a limit.
 func tooMuch(file, why string, line int) balancer.Problem {
 	return balancer.Problem{Severity: balancer.SeverityError, Origin: balancer.Origin{File: file, Line: line}, Text: why}
 }

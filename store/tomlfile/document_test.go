@@ -15,8 +15,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// TestWhere parses the files testdata/where/*.toml. In them, the comment "# @ PATH" marks the line
-// on which Where must find PATH.
+// TestWhere parses the files testdata/where/*.toml. In these files, the comment "# @ PATH" marks
+// the line that Where must return for PATH.
 func TestWhere(t *testing.T) {
 	files, err := filepath.Glob("testdata/where/*.toml")
 	if err != nil || len(files) == 0 {
@@ -52,7 +52,7 @@ func parse(t testing.TB, file, text string) *tomlfile.Document {
 	t.Helper()
 	doc, problems := tomlfile.Parse(file, []byte(text))
 	if len(problems) > 0 {
-		t.Fatalf("problems of %s = %v, want none", file, problems)
+		t.Fatalf("%s: problems = %v, want none", file, problems)
 	}
 	return doc
 }
@@ -105,9 +105,9 @@ func TestSyntaxErrorsNameTheirLine(t *testing.T) {
 	}
 }
 
-// FuzzParse parses an arbitrary text. Parse must not panic. The scanner, which finds the lines,
-// must find exactly the keys and list elements that the TOML parser finds. Where must return an
-// existing line for each of them.
+// FuzzParse parses an arbitrary text. Parse must not panic. The scanner for line numbers must find
+// the same keys and list elements as the TOML parser, and Where must return an existing line for
+// each of them.
 func FuzzParse(f *testing.F) {
 	for _, pattern := range []string{"testdata/where/*.toml", "testdata/valid/*.toml"} {
 		files, err := filepath.Glob(pattern)
@@ -133,7 +133,7 @@ func FuzzParse(f *testing.F) {
 		want := map[string]bool{}
 		paths(want, "", doc.Tree())
 		if diff := cmp.Diff(want, doc.Paths()); diff != "" {
-			t.Fatalf("paths that the scanner finds (+) and that the parser finds (-) differ, want the same paths:\n%s", diff)
+			t.Fatalf("paths differ between the parser (-) and the scanner (+):\n%s", diff)
 		}
 		last := strings.Count(string(text), "\n") + 1
 		for path := range want {
@@ -147,7 +147,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// paths adds the path of value, and the paths of everything in it, to the set into.
+// paths records in the set into: the path of value, and the paths of everything inside value.
 func paths(into map[string]bool, path string, value any) {
 	if path != "" {
 		into[path] = true

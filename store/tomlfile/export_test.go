@@ -6,7 +6,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Paths returns all paths that the scanner has found.
+// Paths returns all paths that the scanner finds.
 func (d *Document) Paths() map[string]bool {
 	paths := map[string]bool{}
 	for path := range d.all() {
@@ -15,8 +15,8 @@ func (d *Document) Paths() map[string]bool {
 	return paths
 }
 
-// SetGrace sets how long a file that was changed in place must be unchanged before definitions that
-// are missing from it are removed.
+// SetGrace sets how long a file that was changed in place must then be unchanged before definitions
+// that it lacks are removed.
 func (s *Source) SetGrace(grace time.Duration) { s.loader.grace = grace }
 
 // SetPoll sets the interval at which the source checks all files.

@@ -6,9 +6,9 @@ import (
 	"vipd/balancer"
 )
 
-// fieldLines returns the lines of the fields of each [services.NAME] and [vips."ADDRESS"] table, by
-// the path of the table. Problems use these lines when the text is no longer in memory. Tables with
-// the same layout share their lines, so a generated file needs little memory.
+// fieldLines maps the path of each [services.NAME] and [vips."ADDRESS"] table to the line numbers
+// of its fields. Problems use these numbers when the text is no longer in memory. Tables with the
+// same layout share their lines, so a generated file needs little memory.
 func (d *Document) fieldLines() map[string]balancer.FieldLines {
 	f := fieldScan{doc: d, tables: map[string][]byte{}, at: map[string]int{}, paths: interner{}}
 	s := scanner{text: d.text, counts: map[string]int{}}
@@ -32,15 +32,16 @@ func (d *Document) fieldLines() map[string]balancer.FieldLines {
 // fieldScan is the state of fieldLines.
 type fieldScan struct {
 	doc *Document
-	// tables holds the known lines of each table, in the form of FieldLines.
+	// tables maps each table to its known line numbers, in the format of FieldLines.
 	tables map[string][]byte
-	// prefix is the path of the current table followed by a dot, or "" outside of tables. line is
-	// the line of the table.
+	// prefix is the path of the current table followed by a dot, or "" outside tables. line is the
+	// table's line number.
 	prefix string
 	line   int
-	// at holds the lines of the table's fields so far. It omits fields on the line of their parent.
+	// at holds the line numbers of the table's fields so far. It omits fields on the same line as
+	// their parent.
 	at map[string]int
-	// text holds the lines of the fields that were found since enter, in the form of FieldLines.
+	// text holds the line numbers of the fields found since enter, in the format of FieldLines.
 	// leave appends it to tables. A table may consist of thousands of such pieces.
 	text  []byte
 	paths interner
@@ -69,8 +70,8 @@ func (f *fieldScan) leave() {
 	f.prefix, f.text = "", f.text[:0]
 }
 
-// field records the line of a field, unless its parent is on the same line. If a field repeats, its
-// first line counts, so an array of tables has the line of its first element.
+// field records the line of a field, unless its parent is on the same line. If a field repeats, the
+// first line is used, so an array of tables has the line of its first element.
 func (f *fieldScan) field(path []byte, line int) {
 	if _, known := f.at[string(path)]; known || line == f.around(path) {
 		return

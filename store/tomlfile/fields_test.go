@@ -14,8 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFieldLines loads services from texts with random layouts. The Origin of a service must return
-// the same line for each field as Where.
+// TestFieldLines loads services from texts with random layouts. For each field, a service's Origin
+// must return the same line as Where.
 func TestFieldLines(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -37,15 +37,15 @@ func TestFieldLines(t *testing.T) {
 			} {
 				want := doc.Where(strings.TrimSuffix("services."+string(name)+"."+field, "."))
 				if got := s.Origin.At(field); got != want {
-					t.Fatalf("seed %d: line of the field %s of service %s = %d, want %d; text:\n%s", seed, field, name, got.Line, want.Line, text)
+					t.Fatalf("seed %d: field %s of service %s: line = %d, want %d; text:\n%s", seed, field, name, got.Line, want.Line, text)
 				}
 			}
 		}
 	}
 }
 
-// scattered returns the text of three services. The tables of each service are in one or several
-// pieces, with tables of the other services in between.
+// scattered returns the text of three services. Each service's tables are in one or several pieces,
+// with other services' tables in between.
 func scattered(r *rand.Rand) string {
 	var b strings.Builder
 	some := func(texts ...string) { b.WriteString(texts[r.IntN(len(texts))]) }
@@ -79,8 +79,8 @@ func scattered(r *rand.Rand) string {
 	return b.String()
 }
 
-// TestFieldLinesAreShared loads services with the same layout. The lines of their fields, relative
-// to the service, must be stored only once.
+// TestFieldLinesAreShared loads services with the same layout. The line numbers of their fields,
+// relative to the service, must be stored only once.
 func TestFieldLinesAreShared(t *testing.T) {
 	var b strings.Builder
 	for i := range 3 {
@@ -93,15 +93,15 @@ func TestFieldLinesAreShared(t *testing.T) {
 	services := tomlfile.Load(path).Snapshot.Services
 	first, last := services.At("s0").Origin, services.At("s2").Origin
 	if first.Fields == "" || unsafe.StringData(string(first.Fields)) != unsafe.StringData(string(last.Fields)) {
-		t.Errorf("lines of two services = %q and %q in different memory, want shared memory", first.Fields, last.Fields)
+		t.Errorf("field lines %q and %q are stored separately, want shared memory", first.Fields, last.Fields)
 	}
 	if got := last.At("endpoints[0].address"); got.Line != 20 || got.Fields != "" {
 		t.Errorf("Origin of the third service's endpoint = %+v, want line 20", got)
 	}
 }
 
-// TestTablesThatTakeTurns loads a text in which the endpoints of two services alternate. The lines
-// must not need much more memory than if the endpoints of each service are in one piece.
+// TestTablesThatTakeTurns loads a text in which the endpoints of two services alternate. The line
+// numbers must not need much more memory than if each service's endpoints were in one piece.
 func TestTablesThatTakeTurns(t *testing.T) {
 	allocated := func(turns bool) uint64 {
 		var a, b strings.Builder

@@ -14,14 +14,14 @@ import (
 // maxSize is the maximum size in bytes of a file.
 const maxSize = 64 << 20
 
-// ReadFile reads a file under the conditions of a Source: after following links, it must be a
-// regular file of at most 64 MiB. ReadFile never blocks, even on a pipe.
+// ReadFile reads a file under the same conditions as a Source: after links are followed, it must be
+// a regular file of at most 64 MiB. ReadFile never blocks, even on a pipe.
 func ReadFile(path string) ([]byte, error) {
 	t, err := readText(path)
 	return t.bytes, err
 }
 
-// writers represents whether a process has a file open for writing. This may be unknown.
+// writers tells whether a process has a file open for writing, which may be unknown.
 type writers int
 
 const (
@@ -67,8 +67,8 @@ func readText(path string) (text, error) {
 }
 
 // openRegular opens a file without blocking. Opening a pipe waits for a writer, and opening a
-// device may have effects. So neither is opened, unless it replaces a regular file between the
-// check and the call of open.
+// device may have effects. So openRegular opens neither, unless one replaces a regular file between
+// the check and the call to open.
 func openRegular(path string) (*os.File, fs.FileInfo, error) {
 	info, err := os.Stat(path)
 	if err == nil {
@@ -90,7 +90,7 @@ func openRegular(path string) (*os.File, fs.FileInfo, error) {
 	return file, info, nil
 }
 
-// readable returns the reason why a file can't be read regardless of its content, or nil.
+// readable returns the reason why a file can't be read, whatever its content, or nil.
 func readable(path string, info fs.FileInfo) error {
 	switch {
 	case info.IsDir():

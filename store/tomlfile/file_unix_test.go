@@ -14,8 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAPipeIsNeverWaitedFor replaces a file by a named pipe and back, again and again, while the
-// file is read. No read may block.
+// TestAPipeIsNeverWaitedFor repeatedly replaces a file with a named pipe and back, while the file
+// is read. No read may block.
 func TestAPipeIsNeverWaitedFor(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.toml")
@@ -49,12 +49,12 @@ func TestAPipeIsNeverWaitedFor(t *testing.T) {
 		case err == nil && string(text) == "x = 1\n":
 			read++
 		case err == nil || !strings.HasSuffix(err.Error(), ": not a regular file"):
-			t.Errorf("ReadFile = %q, %v; want either the text of the file or an error that it is not a regular file", text, err)
+			t.Errorf("ReadFile = %q, %v; want the file's text, or the error that it is not a regular file", text, err)
 		}
 	}
 	close(stop)
 	swapping.Wait()
 	if read == 0 {
-		t.Error("reads that returned the text = 0, want at least 1")
+		t.Error("no read returned the file's text")
 	}
 }

@@ -17,7 +17,6 @@ import (
 
 type snapshot = store.Snapshot
 
-// in replaces each DIR in text by the directory of w.
 func (w *world) in(text string) string { return strings.ReplaceAll(text, "DIR", w.dir) }
 
 // TestFilesThatAreWrittenInSteps truncates a file and writes it in steps, while the file stays
@@ -40,7 +39,7 @@ func TestFilesThatAreWrittenInSteps(t *testing.T) {
 				_, err := file.WriteString(text)
 				w.do(err)
 				if problems := w.reload(); len(problems) != 1 || !strings.Contains(problems[0].Text, "is being written") {
-					t.Errorf("problems of a reload after step %d = %v, want one that the file is being written", i, problems)
+					t.Errorf("reload after step %d: problems = %v, want one about the file being written", i, problems)
 				}
 				w.write("services.d/o.toml", service("o", 10+i)) // once this change is seen, the other file has also been checked
 				w.until("the next look", func(s snapshot) bool { return strings.HasPrefix(describe(s), fmt.Sprint("a=1 b=1 o=", 10+i)) })
@@ -53,7 +52,7 @@ func TestFilesThatAreWrittenInSteps(t *testing.T) {
 
 // TestAFileThatIsAppendedTo rewrites a file in steps, and closes it after each step, as a script
 // might. The source must not remove anything before the file is complete, unless a reload is
-// requested. If another file replaces the file, it must be accepted immediately.
+// requested. A file that replaces the file must be accepted immediately.
 func TestAFileThatIsAppendedTo(t *testing.T) {
 	const head, endpoints = "store.path = \"services.d\"\n", "endpoints = [{ address = \"10.0.0.1\" }]\n"
 	w := newWorld(t, map[string]string{"vipd.toml": head + service("a", 1) + endpoints + service("b", 1), "services.d/o.toml": service("o", 1)})
@@ -104,17 +103,17 @@ func TestAnEmptyMainFile(t *testing.T) {
 		w.write("vipd.toml", text)
 		w.waitFor("a problem", problem)
 		if problems := w.reload(); len(problems) != 1 {
-			t.Errorf("problems of a reload without AllowEmpty = %v, want one", problems)
+			t.Errorf("reload without AllowEmpty: problems = %v, want one", problems)
 		}
 		if s := w.waitFor("a reload that changes nothing", problem); s.Settings == nil || s.Settings.Tree()["zone"] != "z" {
-			t.Error("settings after a reload without AllowEmpty are missing, want the previous settings")
+			t.Error("a reload without AllowEmpty removed the settings")
 		}
 	}
 	if problems := w.reloadAs(tomlfile.Reload{AllowEmpty: true}); len(problems) != 0 {
-		t.Errorf("problems of a reload with AllowEmpty = %v, want none", problems)
+		t.Errorf("reload with AllowEmpty: problems = %v, want none", problems)
 	}
 	if s := w.waitFor("nothing", ""); len(s.Settings.Tree()) != 0 {
-		t.Errorf("settings after the empty file was allowed = %v, want none", s.Settings.Tree())
+		t.Errorf("reload with AllowEmpty: settings = %v, want none", s.Settings.Tree())
 	}
 	w.write("vipd.toml", service("a", 1))
 	w.waitFor("a service again", "a=1")

@@ -9,24 +9,25 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// follower receives notifications about changes. It receives the paths that are about to be read,
-// finds the directories to watch, and maps each notification to the files that must be checked.
+// follower receives notifications about changes. The loader passes it the paths that are about to
+// be read. It then finds the directories to watch, and maps each notification to the files that
+// must be checked.
 //
 // It watches directories, never files, because the watch of a file that is replaced by renaming
 // stays with the old file. The zero follower watches nothing.
 type follower struct {
 	log *slog.Logger
-	// watcher is nil if notifications are unavailable. In this case events and errors are also nil,
-	// so they never deliver a value.
+	// watcher is nil if notifications are unavailable. In this case, events and errors are also
+	// nil, so they never deliver a value.
 	watcher *fsnotify.Watcher
 	events  chan fsnotify.Event
 	errors  chan error
-	// pollOnly reports whether a directory can't be watched. Changes in such a directory are found
-	// only by polling.
+	// pollOnly reports whether a directory can't be watched. Only polling finds changes in such a
+	// directory.
 	pollOnly bool
 	// folders maps the real paths of watched directories to their state.
 	folders map[string]*watched
-	// files is the real path of the directory in which every file name matters, or "" if there is
+	// files is the real path of the directory in which all files are watched, or "" if there is
 	// none.
 	files string
 	round int
@@ -34,12 +35,13 @@ type follower struct {
 
 // watched is a watched directory.
 type watched struct {
-	// names maps each watched name to the last round in which the name was requested.
+	// names maps each watched name to the number of the last round in which it was requested (see
+	// begin).
 	names map[string]int
 	round int
 }
 
-// newFollower starts to watch. If the system does not support notifications, the follower watches
+// newFollower starts a follower. If the system does not support notifications, the follower watches
 // nothing, and deaf is set.
 func newFollower(log *slog.Logger, open func() (*fsnotify.Watcher, error)) *follower {
 	f := &follower{log: log, folders: map[string]*watched{}}
@@ -135,8 +137,8 @@ func (f *follower) watch(folder, name string) {
 	w.names[name] = f.round
 }
 
-// add requests notifications about a directory, even if it is already watched, because its name may
-// belong to another directory now.
+// add requests notifications about a directory, even if it is already watched, because another
+// directory may have its name now.
 func (f *follower) add(folder string, w *watched) (*watched, bool) {
 	err := f.watcher.Add(folder)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -19,12 +19,11 @@ const (
 	keepVersion = 1
 )
 
-// goodState is the last good state of all files. Services and addresses are saved from snapshot,
-// and are restored into files.
+// goodState is the last good state of all files. Services and address settings are saved from
+// snapshot, and restored into files.
 type goodState struct {
 	snapshot store.Snapshot
 	files    map[string]*contents
-	// defaults holds the [defaults] of the services.
 	defaults map[string]any
 	// settings holds the other sections of the main file, or nil if they are unknown.
 	settings *Document
@@ -37,10 +36,10 @@ func (l *loader) good() *goodState {
 // keptHead is the first line of the file. It is followed by a line for each table.
 type keptHead struct {
 	Version int `json:"version"`
-	// Folder is the working directory. It is necessary because names of files may be relative.
+	// Folder is the working directory. It is needed because file names may be relative.
 	Folder string `json:"folder"`
-	// Main is the name of the main file. Settings holds its sections other than services, settings
-	// of addresses and defaults.
+	// Main is the name of the main file. Settings holds its sections other than services, address
+	// settings and defaults.
 	Main     string         `json:"main,omitempty"`
 	Settings map[string]any `json:"settings,omitempty"`
 	// Defaults holds [defaults].
@@ -49,7 +48,7 @@ type keptHead struct {
 	Tables int `json:"tables"`
 }
 
-// keptTable is a valid table of a service or an address.
+// keptTable is a valid table that defines a service or the settings of an address.
 type keptTable struct {
 	File    string         `json:"file"`
 	Service balancer.Name  `json:"service,omitempty"`
@@ -60,13 +59,12 @@ type keptTable struct {
 	Lines balancer.FieldLines `json:"lines,omitempty"`
 }
 
-// origin returns the place of the table.
 func (t *keptTable) origin() balancer.Origin {
 	return balancer.Origin{File: t.File, Line: t.Line, Fields: t.Lines}
 }
 
 func encodeKept(w *bufio.Writer, s *goodState) error {
-	folder, _ := os.Getwd() // if the folder is unknown, relative names are useless
+	folder, _ := os.Getwd() // if the folder is unknown, relative names can't be used
 	lines := json.NewEncoder(w)
 	head := keptHead{Version: keepVersion, Folder: folder, Defaults: s.defaults, Tables: s.snapshot.Services.Len() + s.snapshot.VIPs.Len()}
 	if s.settings != nil {
@@ -134,8 +132,8 @@ func decodeKept(text []byte) (*goodState, error) {
 }
 
 // KeptSettings returns the last good settings of the file main that a Source saved in dir. It
-// returns nil if no settings and services of that file were saved. The settings allow a start with
-// an unusable file.
+// returns nil if nothing from that file was saved. The settings allow a start with an unusable
+// file.
 func KeptSettings(dir *statedir.Dir, main string) store.Document {
 	var kept *Document
 	file := dir.File(keepName, "", statedir.Large)
@@ -160,7 +158,7 @@ func samePath(a, b string) bool {
 	return err == nil && err2 == nil && x == y
 }
 
-// define adds the table to the contents of its file in files, unless this version rejects the
+// define adds the table to its file's contents in files, unless this version of vipd rejects the
 // table.
 func (t *keptTable) define(files map[string]*contents) {
 	c := files[t.File]

@@ -18,8 +18,6 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// run starts a source with the saved state, and stops it after the first snapshot, which it
-// returns.
 func (w *world) run() store.Snapshot {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.Context())
@@ -63,15 +61,15 @@ func TestKeepsOverRestart(t *testing.T) {
 				t.Errorf("after a restart, the Origin of service %s = %+v, want %+v", name, after, before)
 			}
 			if before, after := balancer.EncodeService(good.Services.At(name)), balancer.EncodeService(s.Services.At(name)); !reflect.DeepEqual(before, after) {
-				t.Errorf("service %s after a restart = %v, want %v", name, after, before)
+				t.Errorf("after a restart: service %s = %v, want %v", name, after, before)
 			}
 		}
 		if b := s.Services.At("b"); b.Scheduler != balancer.LeastConn || b.ConnectTimeout != 7*time.Second {
-			t.Errorf("scheduler and connect timeout of b after a restart = %v, %v, want the defaults lc and 7s", b.Scheduler, b.ConnectTimeout)
+			t.Errorf("after a restart: scheduler and connect timeout of b = %v, %v, want the defaults lc and 7s", b.Scheduler, b.ConnectTimeout)
 		}
 		addr := netip.MustParseAddr("10.96.0.1")
 		if before, after := good.VIPs.At(addr), s.VIPs.At(addr); after == nil || fmt.Sprint(before.VIPPolicy, before.Given) != fmt.Sprint(after.VIPPolicy, after.Given) {
-			t.Errorf("settings of 10.96.0.1 after a restart = %v, want %v", after, before)
+			t.Errorf("after a restart: settings of 10.96.0.1 = %v, want %v", after, before)
 		}
 	}
 	w.write("vipd.toml", "[store]\npath = \"d\"\n"+service("a", 1))

@@ -28,7 +28,7 @@ func TestLoad(t *testing.T) {
 			t.Errorf("%s:\n got %s\nwant %s", file, got, w.in(want))
 		}
 		if want := strings.HasSuffix(file, ".toml") && file != "broken.toml" && file != "none.toml"; (r.Main != nil) != want {
-			t.Errorf("%s: Main is a document = %t, want %t", file, r.Main != nil, want)
+			t.Errorf("%s: Main exists = %t, want %t", file, r.Main != nil, want)
 		}
 	}
 	r := tomlfile.Load(w.path("vipd.toml"))
@@ -40,8 +40,9 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestPathsOfChecks loads files that contain relative paths. Each path must be relative to the file
-// that contains it, regardless of the working directory and of the form of the file's name.
+// TestPathsOfChecks loads files that contain relative paths. Each path must be relative to the
+// folder of the file that contains it, whatever the working directory is, and whether or not the
+// file's name is relative.
 func TestPathsOfChecks(t *testing.T) {
 	check := func(name, health string) string { return service(name, 1) + "health = " + health + "\n" }
 	w := newWorld(t, map[string]string{

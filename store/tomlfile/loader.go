@@ -16,20 +16,20 @@ import (
 	"vipd/store"
 )
 
-// loader reads files into a snapshot, and keeps the content of each file. It must be used by one
-// goroutine.
+// loader reads files into a snapshot, and remembers the content of each file. Only one goroutine
+// may use it.
 type loader struct {
 	// follow receives each path before the path is read, so it misses no change after the read.
 	follow *follower
 	seed   maphash.Seed
 
-	// path is the path of the main file, or "" if only the place is read.
+	// path is the path of the main file, or "" if only the file or directory in place is read.
 	path string
 	main mainFile
 	// check is [Options.Check].
 	check func(store.Document) []balancer.Problem
-	// readText reads a file. It is the function readText, unless the text of the main file is
-	// replaced.
+	// readText reads a file. It is the function readText, unless a pending change replaces the main
+	// file's text.
 	readText func(path string) (text, error)
 	// place is the file or directory of [store].path, or "". placeErr is the reason why it can't be
 	// read.
@@ -48,13 +48,13 @@ type loader struct {
 
 // look selects the files to check.
 type look struct {
-	// all selects the main file, the place and the list of files. Otherwise only the names in files
-	// are checked.
+	// all selects the main file, the place, and all files in the place. Otherwise only the names in
+	// files are checked.
 	all bool
-	// forced requests reading even of files that seem unchanged.
+	// forced means that files are read even if they seem unchanged.
 	forced bool
 	Reload
-	// files holds names in the place's directory.
+	// files is a set of file names in the place's directory.
 	files map[string]bool
 }
 
@@ -62,8 +62,8 @@ func newLoader(main, place string) *loader {
 	return &loader{follow: &follower{}, path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main), readText: readText, recency: recency{grace: defaultGrace, ahead: map[string]sighting{}}}
 }
 
-// begin uses the last good state of an earlier process as the previous state. The first load
-// removes definitions that have vanished since then, unless an error may hide them.
+// begin starts from the last good state of an earlier process. The first load removes definitions
+// that have disappeared since then, unless an error may hide them.
 func (l *loader) begin(kept *goodState) {
 	l.defaults = kept.defaults
 	for path, c := range kept.files {
@@ -125,8 +125,8 @@ func (l *loader) compareProblems(a, b balancer.Problem) int {
 	return cmp.Or(l.merge.compare(a.Origin.File, b.Origin.File), cmp.Compare(a.Origin.Line, b.Origin.Line), a.Service.Compare(b.Service))
 }
 
-// fileErr returns the reason why the main file, or a place that is a file, can't be read. If it is
-// a file in a directory, only a problem reports the reason.
+// fileErr returns the reason why the main file, or a place that is a file, can't be read. For a
+// file in a directory, only a problem reports the reason.
 func (l *loader) fileErr(path string) error {
 	if c := l.merge.files[path]; c != nil {
 		return c.err
@@ -208,7 +208,7 @@ func (l *loader) list() (map[string]os.FileInfo, error) {
 	return found, nil
 }
 
-// counts reports whether a file with this name in the directory is read. Temporary files of editors
+// counts reports whether a file with this name is read from the directory. Editors' temporary files
 // are not read.
 func counts(name string) bool {
 	return strings.HasSuffix(name, ".toml") && !strings.HasPrefix(name, ".")
@@ -276,9 +276,9 @@ func (l *loader) read(path string, old *contents, what look) *contents {
 	return fresh
 }
 
-// parse reads the file at path. doc contains the tables that the caller must decode into fresh. It
-// is nil if fresh already has the tables of old, because nothing has changed, the file can't be
-// read, or it is being written.
+// parse reads the file at path. The caller must decode the tables in doc into fresh. doc is nil if
+// fresh already has old's tables, because the file has not changed, can't be read, or is being
+// written.
 func (l *loader) parse(path string, old *contents, what look) (fresh *contents, doc *Document) {
 	t, err := l.readText(path)
 	if err != nil {
@@ -311,9 +311,9 @@ func (c *contents) define(doc *Document, defaults map[string]any) {
 	c.problems = slices.Concat(Sections(doc), services, vips)
 }
 
-// Result is the result of reading files once.
+// Result is what [Load] and [LoadText] return.
 type Result struct {
-	// Snapshot holds the services, and all problems of services and their defaults.
+	// Snapshot holds the services, and all problems with services and their defaults.
 	Snapshot store.Snapshot
 	// Main is the daemon's configuration file, for callers that check its other sections. It is nil
 	// if a directory was read, or if the file can't be read or is not valid TOML. In the latter
@@ -321,8 +321,9 @@ type Result struct {
 	Main *Document
 }
 
-// Load reads the files that a Source would follow, once. path is a daemon's configuration file, a
-// directory of services files, or a services file, which is read like a configuration file.
+// Load reads once the files that a Source would follow. The parameter path is a daemon's
+// configuration file, a directory of files with services, or such a file, which is read like a
+// configuration file.
 func Load(path string) Result {
 	main, place := path, ""
 	if info, err := os.Stat(path); err == nil && info.IsDir() {

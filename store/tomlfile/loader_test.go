@@ -20,8 +20,8 @@ func write(t testing.TB, path, text string) {
 }
 
 // TestLoadTextWithPlace loads a text in place of the main file's text. The text's [store].path is
-// the folder of the main file. The result must have the services of the text and of the other file
-// in the folder, but not of the main file.
+// the main file's folder. The result must contain the services from the text and from the other
+// file in the folder, but not those in the main file.
 func TestLoadTextWithPlace(t *testing.T) {
 	dir := t.TempDir()
 	main := filepath.Join(dir, "vipd.toml")
@@ -38,7 +38,7 @@ func TestLoadTextWithPlace(t *testing.T) {
 }
 
 // TestChangesWithinATickAreSeen changes a file again as soon as it has been read, without changing
-// its length. The modification time may not change either, because clocks have a limited
+// its length. Even the modification time may stay the same, because clocks have a limited
 // resolution. Each change must be detected.
 func TestChangesWithinATickAreSeen(t *testing.T) {
 	dir := t.TempDir()
@@ -53,8 +53,8 @@ func TestChangesWithinATickAreSeen(t *testing.T) {
 	}
 }
 
-// TestSettledFilesAreNotRead loads an unchanged file again. If the file had not changed for long
-// when it was first read, it must not be read again until its attributes change.
+// TestSettledFilesAreNotRead loads an unchanged file again. If the file had been unchanged for a
+// long time when it was first read, it must not be read again until its attributes change.
 func TestSettledFilesAreNotRead(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.toml")
@@ -64,31 +64,31 @@ func TestSettledFilesAreNotRead(t *testing.T) {
 	old := l.merge.files[path]
 	l.load(look{all: true})
 	if l.merge.files[path] == old {
-		t.Error("file that was written just before it was read: not read again, want it read")
+		t.Error("a file that was written just before its first read was not read again")
 	}
 	aged := *l.merge.files[path]
 	aged.read = aged.read.Add(settled)
 	l.merge.files[path] = &aged
 	l.load(look{all: true})
 	if l.merge.files[path] != &aged {
-		t.Error("file that was unchanged for long before it was read: read again, want it skipped")
+		t.Error("a file that was unchanged for long before its first read was read again")
 	}
 	l.load(look{all: true, forced: true})
 	if l.merge.files[path] == &aged {
-		t.Error("forced load: file not read again, want it read")
+		t.Error("a forced load did not read the file again")
 	}
 	later := aged
 	later.read = later.read.Add(time.Hour)
 	l.merge.files[path] = &later
 	write(t, path, "[services.a]\nvips = [\"10.0.0.1\"]\nports = [{ port = 81 }]\n")
 	if !l.load(look{all: true}) || l.state.Services.At("a").Ports[0].Port != 81 {
-		t.Error("changed file: not read again, want it read")
+		t.Error("a changed file was not read again")
 	}
 }
 
 // TestPiecesOfAFile loads partial texts of a file, as if a script rewrites it line by line. Nothing
 // may be removed while the text is partial. A file that replaces the file, or a text that is
-// unchanged for a while, must be accepted as a whole.
+// unchanged for the grace time, must be accepted completely.
 func TestPiecesOfAFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "vipd.toml")
@@ -146,8 +146,8 @@ func TestPiecesOfAFile(t *testing.T) {
 	expect("another file in its place", "10.0.0.3, 1 ports, 0 endpoints")
 }
 
-// inPieces describes the content of the files of TestPiecesOfAFile: service a, the settings of
-// VIPs, and service o, which has the defaults.
+// inPieces describes the services and VIPs that TestPiecesOfAFile loads. Service o shows the
+// defaults.
 func inPieces(s store.Snapshot) string {
 	a := s.Services.At("a")
 	text := fmt.Sprintf("%s, %d ports, %d endpoints", a.VIPs[0], len(a.Ports), len(a.Endpoints))
@@ -166,9 +166,9 @@ func inPieces(s store.Snapshot) string {
 	return text
 }
 
-// TestTextsAreNotKept copies the content of a document with an interner, so the text of the
-// document need not stay in memory. The copy must be equal, and the interner must have copied each
-// different string.
+// TestTextsAreNotKept copies the content of a document with an interner, so the document's text
+// need not stay in memory. The copy must be equal, and the interner must have copied each different
+// string.
 func TestTextsAreNotKept(t *testing.T) {
 	in := interner{}
 	text := "[services.a]\nx = [{ y = \"zzz\" }]\n"
@@ -181,7 +181,7 @@ func TestTextsAreNotKept(t *testing.T) {
 		t.Errorf("copy of the document = %s, want %s", got, want)
 	}
 	if len(in) != 5 {
-		t.Errorf("strings that the interner has copied = %d, want 5: %v", len(in), in)
+		t.Errorf("copied strings = %d, want 5: %v", len(in), in)
 	}
 }
 

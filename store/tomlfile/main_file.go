@@ -11,7 +11,7 @@ import (
 	"vipd/store/statedir"
 )
 
-// mainFile is the loader's state of the daemon's own file.
+// mainFile holds what the loader knows about the daemon's configuration file.
 type mainFile struct {
 	*contents
 	// info holds the file's attributes at the last check.
@@ -21,18 +21,17 @@ type mainFile struct {
 	// doc is the parsed document if keepDoc is set. It is nil if the text was not valid TOML.
 	doc     *Document
 	keepDoc bool
-	// settings holds all content except services and addresses, as last read without a syntax
-	// error. It is nil before the first such read.
+	// settings holds the file's content except services and address settings, from the last read
+	// without a syntax error. It is nil before the first such read.
 	settings *Document
 	// mistakes lists the errors in settings. good holds the last settings without errors.
 	mistakes []balancer.Problem
 	good     *Document
-	// trial is the pending change; nil means none.
+	// trial is the pending change, or nil.
 	trial *trial
 }
 
-// loadMain reads the main file if it has changed: its services, the place of other services, and
-// the defaults.
+// loadMain reads the main file if it has changed: its services, [store].path and [defaults].
 func (l *loader) loadMain(what look) {
 	if l.path == "" {
 		return
@@ -62,9 +61,9 @@ func (m *mainFile) hasContent() bool {
 	return m.contents != nil && len(m.services)+len(m.vips) > 0 || m.settings != nil && len(m.settings.tree) > 0
 }
 
-// emptied returns the contents of a main file that has become empty. The disk may be full, the
-// power may have failed, or a program may be writing the file. So its previous content stays in
-// use.
+// emptied returns the contents to use for a main file that has become empty. Its previous content
+// stays in use, because the disk may be full, the power may have failed, or a program may be
+// writing the file.
 func (l *loader) emptied(old *contents, t *text, what look) *contents {
 	if !what.forced && l.recent(t) {
 		return old.unchanged(false)
@@ -79,7 +78,7 @@ func emptiedProblem(path string) balancer.Problem {
 	}
 }
 
-// Emptied returns a problem if the main file is empty, and a Source has saved in dir that it had
+// Emptied returns a problem if the main file is empty, but a Source has recorded in dir that it had
 // content. A reload rejects such a file.
 func Emptied(main *Document, dir *statedir.Dir) []balancer.Problem {
 	if len(main.tree) > 0 || KeptSettings(dir, main.file) == nil {
@@ -89,9 +88,9 @@ func Emptied(main *Document, dir *statedir.Dir) []balancer.Problem {
 }
 
 // readPlace reads [store].path, relative to the main file's directory. If the value is not a
-// string, the reader of the section reports the error, and the place is unchanged. If the path is
-// missing, and hidden reports that an error may hide it, the place is also unchanged, and readPlace
-// returns true.
+// string, the place does not change, and the reader of [store] reports the error. If the path is
+// missing and hidden is set, because an error may hide the path, the place does not change, and
+// readPlace returns true.
 func (l *loader) readPlace(doc *Document, hidden bool) (kept bool) {
 	section, _ := doc.tree["store"].(map[string]any)
 	path, ok := section["path"].(string)
@@ -110,7 +109,7 @@ func (l *loader) readPlace(doc *Document, hidden bool) (kept bool) {
 	return false
 }
 
-// staying returns the problem of a setting that is missing, at least in part, but stays in use
+// staying returns a problem about a setting that is at least partly missing, but stays in use
 // because an error in the file may hide it.
 func staying(doc *Document, field, what string) balancer.Problem {
 	return balancer.Problem{
@@ -119,7 +118,7 @@ func staying(doc *Document, field, what string) balancer.Problem {
 	}
 }
 
-// readSettings reads the sections other than services and settings of addresses.
+// readSettings reads the sections other than services and address settings.
 func (l *loader) readSettings(doc *Document) {
 	fresh := doc.settings()
 	if l.main.settings != nil && l.main.settings.same(fresh) {
@@ -134,7 +133,6 @@ func (l *loader) readSettings(doc *Document) {
 	}
 }
 
-// settings returns the settings of the main file for the snapshot.
 func (l *loader) settings() store.Document {
 	if l.main.settings == nil {
 		return nil // an interface that holds a nil *Document is not nil
@@ -142,10 +140,10 @@ func (l *loader) settings() store.Document {
 	return l.main.settings
 }
 
-// defineMain decodes the tables of doc, the main file, into fresh, with its [defaults]. It also
-// reads the place of the other services. Defaults keep their old values if they have an error, or
-// if a part of them is missing and an error in the file may hide it. New defaults start another
-// round, in which all services are decoded again.
+// defineMain decodes the tables and [defaults] of the main file doc into fresh. It also reads
+// [store].path. Defaults keep their old values if they have an error, or if a part of them is
+// missing and an error in the file may hide it. After the defaults have changed, all services are
+// decoded again.
 func (l *loader) defineMain(fresh *contents, doc *Document) {
 	defaults, problems := l.readDefaults(doc)
 	fresh.define(doc, defaults)

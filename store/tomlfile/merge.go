@@ -13,8 +13,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// merge combines the definitions of all files into one set of services and one set of settings of
-// addresses. Its cost depends on the number of changed tables.
+// merge combines the definitions of all files into one set of services and one set of address
+// settings. Its cost depends on the number of changed tables.
 type merge struct {
 	// main is the main file, which sorts before all other files.
 	main string
@@ -66,7 +66,7 @@ func (m *merge) put(path string, fresh *contents) {
 	m.vips.put(path, old.vips, fresh.vips)
 }
 
-// settle applies the changes that put recorded. If hold is set, tables that no file defines stay.
+// settle applies the changes that put recorded. If hold is set, tables that no file defines remain.
 func (m *merge) settle(hold bool) {
 	m.services.settle(hold)
 	m.vips.settle(hold)
@@ -96,7 +96,8 @@ type merged[K snap.Ordered[K], V any] struct {
 	contested map[K]bool
 	// changed holds the tables that settle must examine.
 	changed map[K]bool
-	// held holds the tables that stay because of an error although no file defines them.
+	// held holds the tables that no file defines, but that remain because an error may hide their
+	// definitions.
 	held map[K]bool
 	// values holds the last good state of each table.
 	values snap.Map[K, *V]
@@ -127,9 +128,9 @@ func (m *merged[K, V]) put(path string, old, fresh map[K]definition[V]) {
 }
 
 // settle sets each changed table to the definition in its holder, the file that provides it. A
-// table that moves between files is not removed in between. An unchanged table keeps its pointer,
-// also in the contents of its file, so it is in memory only once. If hold is set, tables that no
-// file defines stay until a call without hold.
+// table that moves between files is not removed in the meantime. An unchanged table keeps its
+// pointer, even in the contents of its file, so it is in memory only once. If hold is set, tables
+// that no file defines remain until a call without hold.
 func (m *merged[K, V]) settle(hold bool) {
 	if !hold {
 		maps.Copy(m.changed, m.held)
@@ -167,8 +168,8 @@ func (m *merged[K, V]) settle(hold bool) {
 	m.changed = map[K]bool{}
 }
 
-// contests adds a problem for each table that several files define. about returns a problem that
-// names the table.
+// contests adds a problem for each table that several files define. The function about returns a
+// problem that names the table.
 func (m *merged[K, V]) contests(problems []balancer.Problem, about func(K) balancer.Problem) []balancer.Problem {
 	for key := range m.contested {
 		holder := m.holders[key]
