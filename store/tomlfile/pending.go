@@ -15,10 +15,10 @@ import (
 	"vipd/store/statedir"
 )
 
-// A pending change replaces the text of the main file, without writing to the file. The text is
-// recorded in state_dir before it is used. The change is confirmed once the file itself has the
-// text. Otherwise an abort or the deadline returns to the last good state before the change, in the
-// same way as a restart does.
+// A pending change makes vipd use another text instead of the main file's text, without writing to
+// the file. vipd records the text in state_dir before it uses the text. The change is confirmed
+// when the file itself contains the text. If the change is aborted or its deadline passes, vipd
+// returns to the last good state before the change, as it would after a restart.
 
 const pendingName = "pending.json"
 
@@ -37,8 +37,9 @@ type trial struct {
 	overtaken bool
 }
 
-// pend starts or ends a pending change if this was requested, if the file has the change's text, or
-// if the deadline has passed. It must be called before the files are read.
+// pend starts a pending change that was requested. It ends a pending change on request, if the file
+// contains the change's text, or if the deadline has passed. It must be called before the files are
+// read.
 func (w *watchRun) pend(what *look) error {
 	path, p := w.options.Main, w.loader.main.trial
 	if p == nil {
@@ -73,7 +74,7 @@ func (w *watchRun) pend(what *look) error {
 	return fmt.Errorf("a change to %s%s is already pending, until %s: vipctl confirm keeps it, and vipctl abort reverts it", path, signed(p.By), p.Until.Format(time.DateTime))
 }
 
-// signed returns the author of a change as " by NAME", or "" if the author is unknown.
+// signed returns " by NAME" for a change's author, or "" if the author is unknown.
 func signed(by string) string {
 	if by == "" {
 		return ""
@@ -81,13 +82,13 @@ func signed(by string) string {
 	return " by " + by
 }
 
-// Sum returns the sum of a file's text, as in [store.Pending].
+// Sum returns the checksum of a file's text, as used in [store.Pending].
 func Sum(text []byte) string {
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
 
-// start records the pending change of a request, and uses it.
+// start records the pending change in a request, and puts it into effect.
 func (w *watchRun) start(what *look) error {
 	p := what.Try
 	path, err := filepath.Abs(w.options.Main) // vipctl has another working directory
@@ -119,9 +120,9 @@ func (w *watchRun) start(what *look) error {
 }
 
 // resume continues the pending change of an earlier process. If its deadline has passed, the next
-// call of pend ends the change. If the file has neither the former nor the pending text, it was
-// saved after the change, so the change is dropped. kept is the last good state of that process, or
-// nil.
+// call of pend ends the change. If the file contains neither the previous nor the pending text, it
+// was saved after the change started, so the change is dropped. The parameter kept is the earlier
+// process's last good state, or nil.
 func (w *watchRun) resume(what *look, kept *goodState) {
 	var r pendingFile
 	if w.record == nil || !w.record.Read(&r) || r.Pending == nil || !samePath(r.Pending.Place, w.options.Main) {
@@ -133,10 +134,10 @@ func (w *watchRun) resume(what *look, kept *goodState) {
 		w.record.Keep(statedir.Text(pendingFile{Version: statedir.Version}))
 		return
 	}
-	left := min(time.Until(p.Until), p.Until.Sub(p.Since)) // limits the time if the clock is behind after a reboot
+	left := min(time.Until(p.Until), p.Until.Sub(p.Since)) // limited, because the clock may be behind after a reboot
 	p.Until = time.Now().Add(left)
 	if kept == nil {
-		kept = &goodState{} // the files were never saved, so their current text is the former state
+		kept = &goodState{} // the files were never saved, so their current text is the state before the change
 	}
 	w.loader.try(p, kept)
 	what.all, what.forced = true, true
@@ -145,8 +146,9 @@ func (w *watchRun) resume(what *look, kept *goodState) {
 	}
 }
 
-// end ends the pending change. A change that is not confirmed is reverted. If the end of an aborted
-// change can't be recorded, end returns an error, because a restart would serve the change again.
+// end ends the pending change. A change that is not confirmed is reverted. If end can't record that
+// a change was aborted, it returns an error, because a restart would put the change into effect
+// again.
 func (w *watchRun) end(what *look, how store.Outcome) error {
 	p, by := w.loader.main.trial, what.By
 	if how == store.Expired {
@@ -157,8 +159,8 @@ func (w *watchRun) end(what *look, how store.Outcome) error {
 	} else {
 		w.loader = w.loader.reverted()
 	}
-	// A write that fails is a problem of state_dir, and is repeated. Until then, a restart uses the
-	// change again, at most until its deadline.
+	// A failed write is reported as a problem with state_dir, and is retried. Until it succeeds, a
+	// restart uses the change again, at most until the deadline.
 	err := <-w.record.Write(statedir.Text(pendingFile{Version: statedir.Version}))
 	w.options.Pended(p.Pending, how, by)
 	what.all, what.forced = true, true
@@ -196,11 +198,11 @@ func (l *loader) try(p *store.Pending, before *goodState) {
 	}
 }
 
-// keep ends the trial without changing the state. The main file is then read from the disk again.
+// keep ends the trial without changing the state. Later loads read the main file from the disk
+// again.
 func (l *loader) keep() { l.main.trial, l.readText = nil, readText }
 
-// reverted returns a loader with the state before the trial. Values that have not changed keep
-// their pointers.
+// reverted returns a loader with the state before the trial. Unchanged values keep their pointers.
 func (l *loader) reverted() *loader {
 	back := newLoader(l.path, "")
 	back.follow = l.follow
@@ -213,7 +215,6 @@ func (l *loader) reverted() *loader {
 	return back
 }
 
-// pending returns the pending change for the snapshot.
 func (l *loader) pending() []*store.Pending {
 	if l.main.trial == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"vipd/store/statedir"
 )
 
-// bench is a source whose steps the test runs itself, instead of Watch.
+// bench is a source that the test itself drives step by step, instead of Watch.
 type bench struct {
 	*testing.T
 	dir   string
@@ -70,7 +70,7 @@ func (b *bench) save(text string) {
 	}
 }
 
-// served lists each service that is served as NAME=N, where N is the last number of its VIP.
+// served lists the services in use as NAME=N, where N is the last number of its VIP.
 func (b *bench) served() string {
 	var all []string
 	for name, s := range b.loader.state.Services.All() {
@@ -112,7 +112,7 @@ func (m *pendingModel) served() string {
 	return fmt.Sprint("a=", n)
 }
 
-// TestPendingHistories runs random histories of saved files, pending changes, confirmations,
+// TestPendingHistories applies random sequences of saved files, pending changes, confirmations,
 // aborts, deadlines and restarts. After each step, the source must serve the text that the model
 // expects.
 func TestPendingHistories(t *testing.T) {
@@ -136,7 +136,7 @@ func TestPendingHistories(t *testing.T) {
 	}
 	for _, o := range []store.Outcome{store.Started, store.Confirmed, store.Aborted, store.Expired} {
 		if seen[o] == 0 {
-			t.Errorf("outcome %s never occurred in any history, want each outcome at least once: %v", o, seen)
+			t.Errorf("outcome %s never occurred for any seed: %v", o, seen)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func pendingAct(random *rand.Rand, b *bench, m *pendingModel) string {
 	text := table(2 + random.IntN(200))
 	wants := func(act string, err error, refused bool) string {
 		if (err != nil) != refused {
-			b.Errorf("%s: error = %v, want an error = %v", act, err, refused)
+			b.Errorf("%s: error = %v, want an error: %v", act, err, refused)
 		}
 		return act
 	}
@@ -214,7 +214,7 @@ func (b *bench) rewind() {
 }
 
 // TestPendingIsRecordedFirst starts a change while state_dir can't be written. The change must be
-// refused, and must not take effect in a later process either.
+// refused, and must not take effect even after a restart.
 func TestPendingIsRecordedFirst(t *testing.T) {
 	b := newBench(t)
 	b.save(table(1))
@@ -225,7 +225,7 @@ func TestPendingIsRecordedFirst(t *testing.T) {
 	}
 	err := b.reload(try(table(2), time.Hour))
 	if err == nil || !strings.HasPrefix(err.Error(), "the change is not applied, because it can't be recorded: ") {
-		t.Errorf("error of the change = %v, want one that the change can't be recorded", err)
+		t.Errorf("error = %v, want the error that the change can't be recorded", err)
 	}
 	if b.served() != "a=1" || b.loader.state.Pending != nil {
 		t.Errorf("served = %s, pending change = %v, want a=1 and none", b.served(), b.loader.state.Pending)
@@ -241,8 +241,8 @@ func TestPendingIsRecordedFirst(t *testing.T) {
 }
 
 // TestPendingEndIsNotRecorded ends changes while state_dir can't be written. An abort must report
-// that the end of the change is not recorded. If the file is saved after a confirmation, a
-// restarted process must serve the saved text.
+// that it was not recorded. If the file is saved after a confirmation, a restarted process must
+// serve the saved text.
 func TestPendingEndIsNotRecorded(t *testing.T) {
 	b := newBench(t)
 	b.save(table(1))
@@ -255,7 +255,7 @@ func TestPendingEndIsNotRecorded(t *testing.T) {
 			t.Fatal(err)
 		}
 		do()
-		_ = b.state.Close() // Close can't record the end either
+		_ = b.state.Close() // Close also can't record that the change has ended
 		err = errors.Join(os.Rename(away, state), os.WriteFile(filepath.Join(state, pendingName), recorded, 0o600))
 		if err != nil {
 			t.Fatal(err)
@@ -264,12 +264,12 @@ func TestPendingEndIsNotRecorded(t *testing.T) {
 	unwritable(func() {
 		err := b.reload(Reload{Abort: true})
 		if err == nil || !strings.HasPrefix(err.Error(), "the change is reverted, but that is not recorded: if vipd restarts before ") || b.served() != "a=1" {
-			t.Errorf("abort: error = %v, served = %s, want an error that the end is not recorded, and a=1", err, b.served())
+			t.Errorf("abort: error = %v, served = %s, want the error that the abort is not recorded, and a=1", err, b.served())
 		}
 	})
 	b.start()
 	if err := b.reload(Reload{Abort: true}); err != nil {
-		t.Errorf("error of an abort after a restart = %v, want nil", err)
+		t.Errorf("abort after a restart: error = %v, want nil", err)
 	}
 	unwritable(func() {
 		b.save(table(2))
@@ -298,7 +298,7 @@ func TestPendingKeepsPointers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if b.loader.state.Services.At("b") != first {
-			t.Errorf("after %+v: pointer of b changed, want the same pointer", r)
+			t.Errorf("after %+v: b has a new pointer, want the previous pointer", r)
 		}
 	}
 	b.close()
@@ -323,7 +323,7 @@ func TestPendingOvertaken(t *testing.T) {
 		t.Errorf("while the change is pending: error = %v, served = %s, problems = %v, want nil, a=2 and one problem", err, b.served(), problems)
 	}
 	if err := b.reload(try(table(4), time.Hour)); err == nil || !strings.Contains(err.Error(), " by ana is already pending, until ") {
-		t.Errorf("error of another change = %v, want one that a change by ana is already pending", err)
+		t.Errorf("another change: error = %v, want the error that a change by ana is already pending", err)
 	}
 	if err := b.reload(Reload{Abort: true}); err != nil || b.served() != "a=3" || len(b.loader.state.Problems) != 0 {
 		t.Errorf("after the abort: error = %v, served = %s, problems = %v, want nil, a=3 and none", err, b.served(), b.loader.state.Problems)

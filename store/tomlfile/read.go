@@ -12,14 +12,13 @@ import (
 )
 
 const (
-	// settled is the age of a file's last change above which the file's times distinguish that
-	// change from later changes. The clocks of file systems tick every few milliseconds, and some
-	// only every two seconds.
+	// settled is how old a file's last change must be for the file's times to differ after a later
+	// change. File system clocks tick every few milliseconds, and some only every two seconds.
 	settled = 2 * time.Second
-	// defaultGrace is the time for which a file must be unchanged before its text is accepted in
-	// doubtful cases. A case is doubtful if a process has the file open for writing, or if tables,
-	// keys, endpoints or ports have disappeared from a file that was not replaced. An empty file
-	// always waits that long, because many programs truncate a file before they write it.
+	// defaultGrace is how long a file must be unchanged before its text is accepted in doubtful
+	// cases. A case is doubtful if a process has the file open for writing, or if tables, keys,
+	// endpoints or ports have disappeared from a file that was not replaced. An empty file always
+	// waits that long, because many programs truncate a file before they write it.
 	defaultGrace = 2 * time.Second
 )
 
@@ -35,14 +34,14 @@ func (id identity) sameFile(other identity) bool {
 	return id.device == other.device && id.inode == other.inode
 }
 
-// contents is the content of a file. Another version of the file gets other contents.
+// contents is the content of one version of a file. It is never modified.
 type contents struct {
 	path string
-	// id identifies the version of the file. read is the time when reading the file started.
+	// id identifies the version of the file. read is when the file was opened for reading.
 	id   identity
 	read time.Time
-	// sum is the hash of the text. round is the number of the defaults with which the services were
-	// decoded.
+	// sum is the hash of the text. round identifies the defaults that the services were decoded
+	// with (see loader.round).
 	sum   uint64
 	round int
 	// services and vips hold the definitions in the file. If the file as a whole can't be read,
@@ -52,15 +51,16 @@ type contents struct {
 	problems []balancer.Problem
 	// err is the reason why the file can't be opened or read.
 	err error
-	// unsettled reports whether the file is probably being written, so this is its previous
-	// content.
+	// unsettled is set if the file is probably being written. The contents are then those of its
+	// previous version.
 	unsettled bool
 	// writing reports whether the last problem is that the file is being written.
 	writing bool
 	// stale reports whether services and vips are from a previous version because the file has an
 	// error.
 	stale bool
-	// kept reports whether this content is from an earlier process, and the file was not read yet.
+	// kept reports whether this content is from an earlier process, and the file has not been read
+	// yet.
 	kept bool
 }
 
@@ -73,14 +73,14 @@ type definition[V any] struct {
 	keys int
 }
 
-// current reports whether c is the content of the file with this identity, judging by the file's
-// attributes.
+// current reports whether c is still the file's content, judging by the file's attributes in id.
 func (c *contents) current(id identity) bool {
 	return c != nil && c.err == nil && !c.unsettled && c.id == id &&
 		c.read.UnixNano()-max(id.modified, id.changed) > int64(settled)
 }
 
-// seen returns contents like c, or empty contents if c is nil, for the version of the file in t.
+// seen returns contents for the version of the file in t, with the definitions in c if c is not
+// nil.
 func (c *contents) seen(t *text, round int) *contents {
 	var out contents
 	if c != nil {
@@ -117,7 +117,7 @@ type recency struct {
 	// grace is defaultGrace except in tests.
 	grace time.Duration
 	mu    sync.Mutex
-	// ahead holds files whose time is further in the future than the grace time.
+	// ahead holds the files whose modification time is in the future by more than the grace time.
 	ahead map[string]sighting
 }
 
@@ -127,8 +127,9 @@ type sighting struct {
 	at time.Time
 }
 
-// recent reports whether the file has changed within the grace time. If the file's time is in the
-// future, as on a server whose clock is ahead, the time when it was first seen counts instead.
+// recent reports whether the file has changed within the grace time. If the file's modification
+// time is in the future, as on a server whose clock is ahead, recent uses the time when this
+// version was first seen instead.
 func (r *recency) recent(t *text) bool {
 	age := time.Since(time.Unix(0, t.id.modified))
 	if age > -r.grace {
@@ -143,7 +144,7 @@ func (r *recency) recent(t *text) bool {
 }
 
 // unchanged returns a copy of c for a file that is being written and must be checked again soon. If
-// report is true, it adds a problem about this.
+// report is true, it adds a problem that the file is being written.
 func (c *contents) unchanged(report bool) *contents {
 	kept := *c
 	kept.unsettled, kept.err = true, nil
@@ -156,9 +157,9 @@ func (c *contents) unchanged(report bool) *contents {
 	return &kept
 }
 
-// isCut reports whether doc, which was parsed from t, may lack tables, keys, endpoints or ports of
-// c because the file is still being written. A script that appends line by line closes the file
-// after each line, and does not replace the file.
+// isCut reports whether doc, which was parsed from t, may lack tables, keys, endpoints or ports
+// that are in c because the file is still being written. A script that appends line by line closes
+// the file after each line, and does not replace the file.
 func (l *loader) isCut(c *contents, doc *Document, t *text, what look) bool {
 	if c == nil || c.kept || what.forced || !l.recent(t) || t.writers == noWriters && !c.id.sameFile(t.id) {
 		return false
@@ -228,8 +229,8 @@ func elements(value any) int {
 	return 0
 }
 
-// broken returns contents with the services of c, which stay in use, and with the file's problems.
-// If c is nil, the contents have no services.
+// broken returns contents with c's definitions, which stay in use, and with the file's problems. If
+// c is nil, the contents have no services.
 func (c *contents) broken(path string, err error, problems []balancer.Problem) *contents {
 	var out contents
 	if c != nil {

@@ -10,16 +10,16 @@ import (
 )
 
 // scanner scans valid TOML once, and reports the line of every key and array element. It neither
-// checks nor converts values. If the text is invalid, it also ends, but its lines are meaningless.
+// checks nor converts values. On invalid text, it also terminates, but the lines are meaningless.
 type scanner struct {
 	text string
-	// depth is the maximum number of parts of reported paths. Zero means no limit.
+	// depth is the maximum number of parts in reported paths. Zero means no limit.
 	depth int
 	// visit is called with each path and its line, in the order of the text. defined reports
 	// whether the path is defined on that line, or is only a parent. The path is valid only during
 	// the call.
 	visit func(path []byte, line int, defined bool)
-	// counts holds, for each array of tables, the number of elements so far.
+	// counts maps each array of tables to its number of elements so far.
 	counts map[string]int
 
 	pos    int
@@ -48,7 +48,6 @@ func (s *scanner) scan() {
 	}
 }
 
-// visitPath reports the current path, unless it has too many parts.
 func (s *scanner) visitPath(defined bool) {
 	if s.depth == 0 || s.parts <= s.depth {
 		s.visit(s.path, s.line, defined)
@@ -183,14 +182,12 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
-// space skips spaces and tabs.
 func (s *scanner) space() {
 	for c := s.peek(); c == ' ' || c == '\t'; c = s.peek() {
 		s.pos++
 	}
 }
 
-// blank skips spaces, line ends and comments.
 func (s *scanner) blank() {
 	for {
 		switch s.peek() {

@@ -21,12 +21,12 @@ type Options struct {
 	// Main is the daemon's configuration file. The source reads its [services.*], [vips.*],
 	// [defaults] and [store].path. It publishes the other sections as Settings.
 	Main string
-	// StateDir is used to save the last good state, so vipd can start although a file has a
-	// mistake. If nil, the state is not saved.
+	// The last good state is saved in StateDir, so vipd can start even if a file has a mistake. If
+	// nil, the state is not saved.
 	StateDir *statedir.Dir
 	// Check returns the mistakes in the other sections of Main. While there is a mistake,
-	// definitions that have vanished from the files are not removed. If nil, these sections are not
-	// checked.
+	// definitions that have disappeared from the files are not removed. If nil, these sections are
+	// not checked.
 	Check func(store.Document) []balancer.Problem
 	// AllowEmpty makes the first read accept an empty Main, as [Reload] does for later reads.
 	AllowEmpty bool
@@ -39,8 +39,8 @@ type Options struct {
 }
 
 const (
-	// debounce is the time for which files must be unchanged before they are read. patience is the
-	// maximum delay if files change constantly.
+	// debounce is how long files must be unchanged before they are read. patience is the maximum
+	// delay if files change constantly.
 	debounce = 20 * time.Millisecond
 	patience = 10 * debounce
 	// defaultPoll is the interval at which all files are checked, in case of missed notifications.
@@ -59,7 +59,8 @@ type Source struct {
 	file    *statedir.File
 	// record is the file with the pending change.
 	record *statedir.File
-	// open starts notifications. Tests make it fail. poll is defaultPoll except in tests.
+	// open starts notifications. Tests replace it with a function that fails. poll is defaultPoll
+	// except in tests.
 	open func() (*fsnotify.Watcher, error)
 	poll time.Duration
 	// reloads receives requests to read everything again. Each request is answered with the
@@ -75,17 +76,16 @@ type Reload struct {
 	// AllowEmpty accepts an empty main file. Otherwise such a file is a problem, and its previous
 	// content stays in use.
 	AllowEmpty bool
-	// Prune removes definitions that have vanished from the files and that an error would otherwise
-	// keep.
+	// Prune removes definitions that have disappeared from the files but that an error would
+	// otherwise keep.
 	Prune bool
-	// Try, if not nil, starts a pending change: Main is served with the text Try.Text until the
-	// time Try.Until. Abort ends the pending change. By is the author of the request.
+	// Try, if not nil, starts a pending change: until Try.Until, vipd uses Try.Text instead of
+	// Main's text. Abort ends the pending change. By is the author of the request.
 	Try   *store.Pending
 	Abort bool
 	By    string
 }
 
-// request is a pending reload.
 type request struct {
 	Reload
 	answer chan<- answer
@@ -99,7 +99,7 @@ type answer struct {
 
 var _ store.Source = (*Source)(nil)
 
-// New returns a source. The source reads nothing before Watch.
+// New returns a source. The source reads nothing until Watch is called.
 func New(o Options) *Source {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Pended == nil {
@@ -184,11 +184,11 @@ func (w *watchRun) begin(what *look) {
 	w.resume(what, kept)
 }
 
-// watchRun is a run of Watch.
+// watchRun is the state of one call to Watch.
 type watchRun struct {
 	*Source
 	follower *follower
-	// due is the time of the next full check without a request.
+	// due is when the next full check is due, unless one is requested earlier.
 	due time.Time
 }
 
@@ -251,7 +251,7 @@ func (w *watchRun) next(ctx context.Context) (look, chan<- answer, bool) {
 				heard()
 			}
 		case err := <-w.follower.errors:
-			// Probably more notifications were pending than the system can queue.
+			// Probably the system's queue of notifications overflowed.
 			w.options.Log.Debug("notifications of changed files were lost", "err", err)
 			what.all = true
 			heard()

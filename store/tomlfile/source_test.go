@@ -49,7 +49,7 @@ func TestEditorsDroppingsAreNotRead(t *testing.T) {
 	}
 	w.wantUnchanged("droppings", 200*time.Millisecond)
 	if problems := w.reload(); len(problems) > 0 {
-		t.Errorf("problems of a reload with leftover files of editors = %v, want none", problems)
+		t.Errorf("reload with editors' leftover files: problems = %v, want none", problems)
 	}
 	w.write("x.toml", service("x", 3))
 	w.waitFor("a real file", "web=1 x=3")
@@ -66,7 +66,7 @@ func TestABrokenFileKeepsItsLastGoodState(t *testing.T) {
 	w.write("services.d/b.toml", service("b", 5))
 	after := w.waitFor("the problem of a, and b", "a=2 b=5 web=1 | DIR/services.d/a.toml:4: not valid TOML: expected '.' or ']' to end table name, but got '\\n' instead")
 	if before.Services.At("a") != after.Services.At("a") {
-		t.Error("pointer of service a changed while its file is broken, want the same pointer")
+		t.Error("service a got a new pointer while its file is broken")
 	}
 	w.write("vipd.toml", "store.path = \"elsewhere\n")
 	w.write("services.d/b.toml", service("b", 6))
@@ -77,7 +77,7 @@ func TestABrokenFileKeepsItsLastGoodState(t *testing.T) {
 	w.write("services.d/a.toml", service("a", 2)+service("a2", 7))
 	mended := w.waitFor("all mended", "a=2 a2=7 b=6")
 	if before.Services.At("a") != mended.Services.At("a") {
-		t.Error("pointer of service a changed after its file was fixed, want the same pointer")
+		t.Error("service a got a new pointer after its file was fixed")
 	}
 }
 
@@ -108,7 +108,7 @@ func TestMovedLinesAreANewOrigin(t *testing.T) {
 	w.write("vipd.toml", service("a", 1)+"\n"+service("b", 2))
 	after := w.until("the moved line", func(s snapshot) bool { return s.Services.At("b").Origin.Line == 5 })
 	if before.Services.At("a") != after.Services.At("a") {
-		t.Error("pointer of service a changed although its lines did not move, want the same pointer")
+		t.Error("service a got a new pointer although its lines did not move")
 	}
 	w.write("vipd.toml", service("a", 1)+"\n"+service("b", 2)+"# a comment\n")
 	w.wantUnchanged("a comment at the end", 200*time.Millisecond)
@@ -179,7 +179,7 @@ func TestReloadReadsEverything(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "store.path = \"services.d\"\n", "services.d/a.toml": service("a", 1)})
 	w.follow()
 	if problems := w.reload(); len(problems) != 0 {
-		t.Errorf("problems of a reload without changes = %v, want none", problems)
+		t.Errorf("reload without changes: problems = %v, want none", problems)
 	}
 	_, before := w.now()
 	for i := range 20 {
@@ -191,7 +191,7 @@ func TestReloadReadsEverything(t *testing.T) {
 	}
 	w.wantUnchanged("nothing is left to be told", 100*time.Millisecond)
 	if _, after := w.now(); after != before+20 {
-		t.Errorf("snapshots during 20 reloads with changes = %d, want 20", after-before)
+		t.Errorf("20 reloads with changes: snapshots = %d, want 20", after-before)
 	}
 	w.write("services.d/a.toml", "")
 	w.reload()
@@ -234,8 +234,8 @@ func TestAThousandFiles(t *testing.T) {
 	w.until("half", func(s snapshot) bool { return s.Services.Len() == n/2 && !s.Services.Has("s499") })
 }
 
-// TestMainFileAmongTheOthers puts the main file into the directory that its [store].path names. It
-// must be followed like a main file in another directory.
+// TestMainFileAmongTheOthers puts the main file into the directory that its [store].path names. The
+// source must follow it like a main file in another directory.
 func TestMainFileAmongTheOthers(t *testing.T) {
 	main := "[store]\npath = \".\"\n"
 	w := newWorld(t, map[string]string{"vipd.toml": main + service("a", 1), "b.toml": service("b", 1)})

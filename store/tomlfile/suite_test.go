@@ -75,7 +75,7 @@ func (p *place) prepare() {
 
 func (p *place) Source() store.Source {
 	s := tomlfile.New(tomlfile.Options{Main: filepath.Join(p.dir, "vipd.toml")})
-	s.SetGrace(grace) // for this long, the source waits before it removes definitions that are missing from a file that was changed in place
+	s.SetGrace(grace) // how long the source waits before it removes definitions that a file changed in place lacks
 	return s
 }
 

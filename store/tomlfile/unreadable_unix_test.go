@@ -14,7 +14,7 @@ func (w *world) pipe(path string) {
 	w.do(os.Rename(w.path(path)+".new", w.path(path)))
 }
 
-// huge replaces the file by a sparse file that exceeds the maximum size, but needs no disk space.
+// huge replaces the file with a sparse file that exceeds the maximum size, but needs no disk space.
 func (w *world) huge(path string) {
 	w.Helper()
 	w.write(path+".new", "")
@@ -49,9 +49,9 @@ func TestFilesThatTurnIntoSomethingElse(t *testing.T) {
 	w.waitFor("files again", "a=5 b=5 c=5")
 }
 
-// TestUnreadableFromTheStart starts a source with files that can't be read. The problems of the
-// first snapshot must name each of these files. The snapshot may be connected only if the main
-// file, and the file or folder that its store.path names, can be read.
+// TestUnreadableFromTheStart starts a source with files that can't be read. The first snapshot's
+// problems must name each of these files. The snapshot may be connected only if the main file, and
+// the file or folder that its store.path names, can be read.
 func TestUnreadableFromTheStart(t *testing.T) {
 	const placed = "store.path = \"place\"\n"
 	for name, test := range map[string]struct {

@@ -13,8 +13,8 @@ import (
 
 // A mistake outside a service can hide the service's definition. Examples are [service.web] instead
 // of [services.web], a lost heading, and a file that can't be parsed. While such an error exists,
-// tables that have vanished from all files stay in their last good state. They are removed once the
-// files have no such error, or by a reload with Prune.
+// tables that have vanished (are no longer in any file) stay in their last good state. They are
+// removed once the files have no such error, or by a reload with Prune.
 
 // hider returns the first error that may hide a definition, or nil.
 func (l *loader) hider() *balancer.Problem {
@@ -38,10 +38,10 @@ func (l *loader) hider() *balancer.Problem {
 	return first
 }
 
-// mayHide reports whether p is an error that may hide the definition of a service. Such an error is
-// about no service, about a service as a whole, or about a service that was never served, such as a
-// misspelled name. It may also be about a value that may belong to another table. A wrong value of
-// a service does not hide other definitions.
+// mayHide reports whether p is an error that may hide the definition of a service. Such an error
+// concerns no service, a service as a whole, a service that was never in use, such as a misspelled
+// name, or a value that may belong to another table. A wrong value in a service does not hide other
+// definitions.
 func (l *loader) mayHide(p *balancer.Problem) bool {
 	return isError(*p) && (p.Service == "" || p.Field == "" || p.Misplaced || !l.merge.services.values.Has(p.Service))
 }

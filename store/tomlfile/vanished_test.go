@@ -24,18 +24,16 @@ func unknownTables(d store.Document) (problems []balancer.Problem) {
 	return problems
 }
 
-// checked is like follow, but with unknownTables as Options.Check.
 func (w *world) checked() {
 	w.Helper()
 	w.followWith(tomlfile.Options{Main: w.path("vipd.toml"), Check: unknownTables}, nil)
 }
 
-// names formats a list of names, separated by spaces.
 func names(all []balancer.Name) string { return strings.Trim(fmt.Sprint(all), "[]") }
 
-// TestMistakeOutsideService makes each kind of mistake outside of the definitions of services.
-// Services that the mistake may hide must stay unchanged, and changes to other services must take
-// effect. When the mistake is fixed, services without a definition must be removed.
+// TestMistakeOutsideService makes each kind of mistake outside the service definitions. Services
+// that the mistake may hide must stay unchanged, and changes to other services must take effect.
+// When the mistake is fixed, services without a definition must be removed.
 func TestMistakeOutsideService(t *testing.T) {
 	const store = "store.path = \"d\"\n"
 	main := store + service("a", 1) + service("b", 1)
@@ -66,7 +64,7 @@ func TestMistakeOutsideService(t *testing.T) {
 				t.Errorf("problems = %v, want one that names the vanished services, if there are any", s.Problems)
 			}
 			if reported := strings.Contains(describe(s), "store.path: might be hidden by an error"); reported != (name == "table of the folder") {
-				t.Errorf("problems = %v, want one that store.path might be hidden only if [store] is misspelled", s.Problems)
+				t.Errorf("problems = %v, want a problem that store.path might be hidden only if [store] is misspelled", s.Problems)
 			}
 			if strings.Contains(c.text, service("b", 2)) && !slices.Contains(s.Retained, "b") && s.Services.At("b").VIPs[0].As4()[3] != 2 {
 				t.Error("service b still has its previous definition, want its new definition")
@@ -83,7 +81,7 @@ func TestMistakeOutsideService(t *testing.T) {
 }
 
 // TestWrongValueHidesNothing writes an invalid value into a field of a service. This mistake can't
-// hide definitions, so another service that is removed at the same time must be removed.
+// hide definitions, so a service that disappears at the same time must be removed.
 func TestWrongValueHidesNothing(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1) + service("b", 1)})
 	w.checked()
@@ -94,8 +92,8 @@ func TestWrongValueHidesNothing(t *testing.T) {
 	}
 }
 
-// TestPrune reloads with Prune while there are mistakes. This must remove exactly the vanished
-// services.
+// TestPrune reloads with Prune while there are mistakes. The reload must remove exactly the
+// vanished services.
 func TestPrune(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "store.path = \"d\"\n" + service("a", 1) + service("b", 1), "d/c.toml": service("c", 1), "d/d.toml": service("d", 1)})
 	w.checked()
@@ -116,7 +114,7 @@ func TestPrune(t *testing.T) {
 }
 
 // TestVanishedDefaults makes mistakes that may hide [defaults], or a part of them. Services must
-// keep the former defaults until the mistake is fixed.
+// keep the previous defaults until the mistake is fixed.
 func TestVanishedDefaults(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "[defaults]\nscheduler = \"lc\"\nsnat = \"always\"\n" + service("a", 1)})
 	w.checked()
@@ -130,20 +128,20 @@ func TestVanishedDefaults(t *testing.T) {
 		w.reload()
 		s, _ := w.now()
 		if a := s.Services.At("a"); a.Scheduler != balancer.LeastConn || a.SNAT != balancer.AlwaysSNAT {
-			t.Errorf("%q: scheduler = %s, snat = %s, want the former defaults", text, a.Scheduler, a.SNAT)
+			t.Errorf("%q: scheduler = %s, snat = %s, want the previous defaults", text, a.Scheduler, a.SNAT)
 		}
 		if reported := strings.Contains(describe(s), "defaults: might be hidden by an error"); reported != (i < 3) { // in the last text, the error is in defaults itself
-			t.Errorf("%q: problems = %v, want one that defaults might be hidden, except for the last text", text, s.Problems)
+			t.Errorf("%q: problems = %v, want one about hidden defaults, except for the last text", text, s.Problems)
 		}
 	}
 	w.write("vipd.toml", "[defaults]\nscheduler = \"lc\"\n"+service("a", 1))
 	w.reload()
 	if s, _ := w.now(); s.Services.At("a").SNAT == balancer.AlwaysSNAT {
-		t.Error("snat after the fix = always, want another value, because [defaults] no longer sets it")
+		t.Error("after the fix, snat is still always, although [defaults] no longer sets it")
 	}
 }
 
-// TestVanishedOverRestart makes mistakes in the main file that may hide the services of all files,
+// TestVanishedOverRestart makes mistakes in the main file that may hide the services in all files,
 // and restarts the source twice. The services must still be served.
 func TestVanishedOverRestart(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "[store]\npath = \"d\"\n" + service("a", 1) + service("b", 1), "d/c.toml": service("c", 1), "d/d.toml": service("d", 1)})
@@ -161,7 +159,7 @@ func TestVanishedOverRestart(t *testing.T) {
 }
 
 // TestEmptiedBeforeTheStart empties the main file while no source runs. A source that starts
-// afterwards must use the last content of the file, unless its options allow an empty file.
+// afterwards must use the file's last content, unless its options allow an empty file.
 func TestEmptiedBeforeTheStart(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "[store]\npath = \"d\"\n", "d/c.toml": service("c", 1)})
 	w.run()
@@ -169,7 +167,7 @@ func TestEmptiedBeforeTheStart(t *testing.T) {
 	old := time.Now().Add(-time.Hour)
 	w.do(os.Chtimes(w.path("vipd.toml"), old, old))
 	if got := describe(w.run()); !strings.HasPrefix(got, "c=1 |") || !strings.Contains(got, "is empty") {
-		t.Errorf("state after a restart = %s, want c=1 and a problem that the file is empty", got)
+		t.Errorf("state after a restart = %s, want c=1 and a problem about the empty file", got)
 	}
 	w.followWith(tomlfile.Options{Main: w.path("vipd.toml"), AllowEmpty: true}, nil)
 	w.waitFor("nothing", "")

@@ -9,9 +9,9 @@ import (
 	"vipd/store"
 )
 
-// TestVIPs follows the settings of VIPs in the main file and in files of the directory. A mistake
+// TestVIPs follows the settings of VIPs in the main file and in the directory's files. A mistake
 // must be reported with its line, and the last valid settings must stay in use. If two files have
-// settings of the same VIP, the first file must provide them.
+// settings for the same VIP, the first file's settings must be used.
 func TestVIPs(t *testing.T) {
 	w := newWorld(t, map[string]string{
 		"vipd.toml":         "store.path = \"services.d\"\n[vips.\"10.96.0.1\"]\nhold = \"one\"\n",
@@ -42,7 +42,7 @@ func TestVIPs(t *testing.T) {
 		t.Errorf("problems =\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	if broken.VIPs.At(a) != first.VIPs.At(a) || broken.VIPs.At(b) != first.VIPs.At(b) {
-		t.Error("pointers of settings that did not change are different, want the same pointers")
+		t.Error("unchanged settings got new pointers")
 	}
 
 	w.write("services.d/b.toml", "[vips.\"10.96.0.2\"]\nhold = \"two\"\n")
@@ -51,7 +51,7 @@ func TestVIPs(t *testing.T) {
 		t.Errorf("problem = %s, want one about the field hold at line 2", p)
 	}
 	if v := after.VIPs.At(netip.MustParseAddr("10.96.0.2")); v == nil || v.Hold != balancer.HoldOne {
-		t.Errorf("settings of 10.96.0.2 after an error = %+v, want the last valid hold, one", v)
+		t.Errorf("after an error: settings of 10.96.0.2 = %+v, want the last valid hold, one", v)
 	}
 	w.write("services.d/b.toml", service("b", 1))
 	w.write("vipd.toml", "store.path = \"services.d\"\n")

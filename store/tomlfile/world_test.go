@@ -59,7 +59,7 @@ func (w *world) do(err error) {
 	}
 }
 
-// link atomically replaces path by a symbolic link to target.
+// link atomically replaces path with a symbolic link to target.
 func (w *world) link(path, target string) {
 	w.Helper()
 	w.do(os.Symlink(target, w.path(path)+".new"))
