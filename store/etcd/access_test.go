@@ -20,8 +20,8 @@ import (
 )
 
 // TestReader follows etcd over TLS, as a user whose role may read only three folders and whose
-// tokens expire. These rights must be sufficient, even after outages. The log must not contain the
-// user's password.
+// tokens expire. These permissions must be sufficient, even after outages. The log must not contain
+// the user's password.
 func TestReader(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{TLS: true, TokenTTL: time.Second})
@@ -41,7 +41,7 @@ func TestReader(t *testing.T) {
 		relay.Cut()
 		f.wait("the outage", func(s store.Snapshot) bool { return !s.Connected })
 		if i == 1 {
-			time.Sleep(3 * time.Second) // until the token expires, which etcd checks in whole seconds
+			time.Sleep(3 * time.Second) // until the token expires; etcd checks for that every second
 		}
 		relay.Heal()
 		f.wait("the return", connected)
@@ -99,7 +99,7 @@ func TestUntrusted(t *testing.T) {
 	config := overTLS(c)
 	config.Endpoints = []string{"https://" + ln.Addr().String()}
 	if _, err := newWriter(t, config).Statuses(t.Context()); err == nil || client.Untrusted(err) || !client.Unreachable(err) {
-		t.Errorf("error after the server closed the connection = %v, want one that etcd can't be reached", err)
+		t.Errorf("after the server closed the connection: error = %v, want the error that etcd can't be reached", err)
 	}
 }
 
@@ -136,7 +136,7 @@ func TestNoAccess(t *testing.T) {
 }
 
 // TestNoAccessChanges removes the first of two reasons why etcd can't be accessed. The second
-// reason must be reported soon, and the first must no longer be reported.
+// reason must soon be reported instead of the first.
 func TestNoAccessChanges(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -167,9 +167,9 @@ func TestNoAccessChanges(t *testing.T) {
 	}
 }
 
-// TestRevoked revokes the right of a source to read. etcd then keeps the watch of the source, but
-// sends no further events. The source must detect this, even if the user was removed or the token
-// has expired. The last state must stay in use until the right is restored.
+// TestRevoked revokes a source's read permission. etcd then keeps the source's watch open, but
+// sends no more events on it. The source must detect this, even if the user was removed or the
+// token has expired. The last state must stay in use until the permission is restored.
 func TestRevoked(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{TokenTTL: 2 * time.Second})
@@ -218,16 +218,16 @@ func TestRevoked(t *testing.T) {
 		step.away()
 		s := f.wait(step.want, func(s store.Snapshot) bool { return s.Err != nil && strings.Contains(s.Err.Error(), step.want) })
 		if s.Connected || s.Services != before.Services || !strings.Contains(s.Err.Error(), "; serving revision ") {
-			t.Errorf("without the right: connected = %t, services = %d, error = %v; want false, the last services, and the served revision in the error", s.Connected, s.Services.Len(), s.Err)
+			t.Errorf("without the permission: connected = %t, services = %d, error = %v; want false, the last services, and the served revision in the error", s.Connected, s.Services.Len(), s.Err)
 		}
 		name = change()
 		step.back()
 		f.wait(name, func(s store.Snapshot) bool { return s.Connected && s.Services.Has(balancer.Name(name)) })
 	}
-	c.Revoke("vipd", "/vipda/vips/") // revokes the right to read an optional folder
+	c.Revoke("vipd", "/vipda/vips/") // revokes read permission for an optional folder
 	s := f.wait("the problem", func(s store.Snapshot) bool { return len(s.Problems) > 0 })
 	if !s.Connected || !strings.Contains(s.Problems[0].Text, "the user vipd may not read it") {
-		t.Errorf("without the right to read vips/: connected = %t, problems = %v, want true and a problem about the right", s.Connected, s.Problems)
+		t.Errorf("without read permission for vips/: connected = %t, problems = %v, want true and a problem about the permission", s.Connected, s.Problems)
 	}
 	name := change()
 	f.wait(name, func(s store.Snapshot) bool { return s.Connected && s.Services.Has(balancer.Name(name)) })

@@ -59,7 +59,7 @@ func TestParallelAllocation(t *testing.T) {
 			by[name] = true
 		}
 		if len(by) != n || len(p.holders()) != n {
-			t.Errorf("allocated addresses = %d, services that hold one = %d, want %d of each", len(p.holders()), len(by), n)
+			t.Errorf("allocated addresses = %d, services that hold an address = %d, want %d of each", len(p.holders()), len(by), n)
 		}
 		s, err := shared.Read(t.Context(), nil)
 		if err != nil || s.Services.Len() != n || len(s.Problems) > 0 {
@@ -67,7 +67,7 @@ func TestParallelAllocation(t *testing.T) {
 		}
 		for name, service := range s.Services.All() {
 			if len(service.Allocated) != 1 || p.holders()[service.Allocated[0].String()] != string(name) {
-				t.Errorf("allocated addresses of service %s = %v, want the one that it holds in etcd", name, service.Allocated)
+				t.Errorf("allocated addresses of service %s = %v, want the address that it holds in etcd", name, service.Allocated)
 			}
 			break
 		}
@@ -83,8 +83,8 @@ func TestParallelAllocation(t *testing.T) {
 	}
 }
 
-// TestAllocation changes a service with an address from a pool. The service must keep the address
-// as long as its definition requests it.
+// TestAllocation changes a service that has an address from a pool. The service must keep the
+// address as long as its definition requests it.
 func TestAllocation(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -101,7 +101,7 @@ func TestAllocation(t *testing.T) {
 	r := apply(t, w, definitions.Change{Name: "web", Fields: auto("")})
 	first := p.vips("web")
 	if s := f.reaches(r.Revision).Services.At("web"); len(first) != 1 || s == nil || len(s.Allocated) != 1 || s.Allocated[0].String() != first[0] || s.Origin.Revision != r.Revision {
-		t.Fatalf("addresses of web = %q, want one that is also in the snapshot %+v", first, s)
+		t.Fatalf("addresses of web = %q, want one address, as in the snapshot %+v", first, s)
 	}
 	if again := apply(t, newWriter(t, p.config), definitions.Change{Name: "web", Fields: auto(""), Base: definitions.Any}); again != (client.Result{Revision: r.Revision}) {
 		t.Errorf("result of the repeated Apply = %+v, want no change at revision %d", again, r.Revision)
@@ -130,8 +130,8 @@ func TestAllocation(t *testing.T) {
 }
 
 // TestAllocationEnds reduces the requests of a service, and names its allocated address in its
-// definition. An address that the definition of a service names must not be allocated. An address
-// that is no longer requested must be released.
+// definition. Addresses that a service's definition names must not be allocated. Addresses that are
+// no longer requested must be released.
 func TestAllocationEnds(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -143,7 +143,7 @@ func TestAllocationEnds(t *testing.T) {
 	r := apply(t, w, definitions.Change{Name: "web", Fields: auto("")})
 	first := p.vips("web")
 	r = apply(t, w, definitions.Change{Name: "web", Fields: auto("", "blue", ""), Base: r.Revision})
-	// An address that the definition of another service names must not be allocated.
+	// An address that another service's definition names must not be allocated.
 	for a := range 16 {
 		apply(t, w, definitions.Change{Name: balancer.Name(fmt.Sprint("named", a)), Fields: map[string]any{
 			"vips": []any{fmt.Sprint("10.96.0.", a)}, "ports": []any{map[string]any{"port": int64(80)}},
@@ -277,12 +277,12 @@ func (h *allocations) check() {
 	}
 	for name, asks := range h.asks {
 		if count[name] != len(asks) {
-			h.t.Errorf("service %s requests %v and holds %d addresses, want as many as requested", name, asks, count[name])
+			h.t.Errorf("service %s requests %v and holds %d addresses, want the requested number", name, asks, count[name])
 		}
 	}
 	for a, by := range h.had {
 		if now[a] != by && now[a] != "" {
-			h.t.Errorf("holder of %s = %s, then %s, want the address released in between", a, by, now[a])
+			h.t.Errorf("holder of %s = %s, then %s, want it released first", a, by, now[a])
 		}
 	}
 	h.had = now
@@ -303,6 +303,6 @@ func (h *allocations) follows(f *follower) {
 	}
 	read, err := h.writer().Read(h.t.Context(), nil)
 	if err := errors.Join(err, agree(read, s)); err != nil {
-		h.t.Errorf("state of a fresh read and the followed state differ: %v", err)
+		h.t.Errorf("the followed state differs from a fresh read: %v", err)
 	}
 }

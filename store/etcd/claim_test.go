@@ -12,8 +12,8 @@ import (
 
 // TestClaims writes services with few and with many claims. A writer's own claims must not make its
 // next changes stale. After another writer has added claims, the writer's changes must be stale
-// until it has read everything again. The same must apply to claims of an earlier version of vipd,
-// which writes a key for each claim.
+// until it has read everything again. Claims that an earlier version of vipd has written, each in
+// its own key, must have the same effect.
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -40,7 +40,7 @@ func TestClaims(t *testing.T) {
 	apply(t, w, checked(at(33, 60)))
 	apply(t, other, at(34, 60))
 	if r, err := w.Apply(t.Context(), checked(at(35, 1))); !errors.As(err, &stale) {
-		t.Errorf("Apply after many claims of others = %+v, %v, want a StaleError", r, err)
+		t.Errorf("Apply after another writer's many claims = %+v, %v, want a StaleError", r, err)
 	}
 	look = apply(t, w, at(36, 1)).Revision
 	apply(t, w, checked(at(37, 1)))

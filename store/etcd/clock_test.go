@@ -36,7 +36,7 @@ func TestClockJump(t *testing.T) {
 				if err != nil {
 					lost.Store(&err)
 				}
-			}, Timing: hastened(silence(wait.Bound(0)), wallClock(ahead))}) // the silence is shorter than the jump, but longer than the pauses of a busy machine
+			}, Timing: hastened(silence(wait.Bound(0)), wallClock(ahead))}) // the silence is shorter than the jump, but longer than a busy machine's pauses
 			f := follow(t, source)
 			f.wait("the first state", connected)
 			for _, id := range ids { // both endpoints vanish together, so they stay in use
@@ -51,13 +51,13 @@ func TestClockJump(t *testing.T) {
 				want++
 				f.wait("the override to expire", func(s store.Snapshot) bool { return s.Overrides.Len() == 2 })
 			}
-			time.Sleep(3 * time.Second) // in this time, the source checks many times whether the stream is silent
+			time.Sleep(3 * time.Second) // meanwhile, the source often checks whether the stream is silent
 			last := f.last()
 			if f.count() != want || last.Services != before.Services || last.Endpoints != before.Endpoints || !last.Connected {
 				t.Errorf("snapshots since the jump = %d; the last has %d endpoints, connected = %t (%v); want only the expired override to change", f.count()-n, last.Endpoints.Len(), last.Connected, last.Err)
 			}
 			if err := lost.Load(); err != nil {
-				t.Errorf("outage after the jump: %v, want none", *err)
+				t.Errorf("after the jump: outage = %v, want none", *err)
 			}
 			f.reaches(p.put("/services/web", web))
 			ahead = &atomic.Int64{}
@@ -88,7 +88,7 @@ func leased(t *testing.T, p *place, n int) (ids []clientv3.LeaseID) {
 	return ids
 }
 
-// lockedText is the text of a log that one goroutine writes while another reads it.
+// lockedText is the text of a log, which a goroutine may write while another reads it.
 type lockedText struct {
 	mu   sync.Mutex // guards text
 	text strings.Builder

@@ -43,7 +43,7 @@ func TestMatches(t *testing.T) {
 	}
 	for _, text := range []string{`{"vips": ["10.96.0.10"], "ports": [{"port": 80}], "scheduler": "wrr"}`, `{"vips": ["10.96.0.10"], "ports": [{"port": 80}], "health": null}`} {
 		if plain.Matches(object(t, text)) {
-			t.Errorf("Matches(%s) = true, want false, because the result of either definition depends on a host's defaults", text)
+			t.Errorf("Matches(%s) = true, want false, because the definitions' meaning depends on a host's defaults", text)
 		}
 	}
 }

@@ -22,9 +22,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFaults causes random faults of a cluster. Connections to members are cut or drop all data,
-// members crash and start again, the leader changes, and revisions are compacted. After each fault,
-// the source must reach the state that a fresh read returns.
+// TestFaults injects random faults into a cluster. Connections to members are cut or drop all data,
+// members crash and restart, the leader changes, and revisions are compacted. After each fault, the
+// source must reach the state that a fresh read returns.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(wait.Soak(1, 3)) {
@@ -148,7 +148,7 @@ func (w *world) write() {
 	}
 }
 
-// compare checks that f reaches the state that a fresh source and a fresh read return.
+// compare checks that f, a new source and a fresh read agree on the state.
 func (w *world) compare(f *follower) {
 	w.t.Helper()
 	w.last = w.put("/services/last", fmt.Sprintf(`{"vips":["10.96.1.1"],"ports":[{"port":%d}]}`, 1+w.IntN(60000)))
@@ -157,7 +157,7 @@ func (w *world) compare(f *follower) {
 	fresh.stop()
 	read, err := newWriter(w.t, w.config).Read(w.t.Context(), nil)
 	if err := errors.Join(err, agree(read, want)); err != nil || read.Revision < w.last {
-		w.t.Errorf("state of a fresh source and of a read at revision %d: %v", read.Revision, err)
+		w.t.Errorf("a new source differs from a read at revision %d: %v", read.Revision, err)
 	}
 	defer func() {
 		if err != nil {
@@ -204,7 +204,7 @@ func TestOneRevision(t *testing.T) {
 		f := follow(t, newSource(t, watch.Options{Config: p.config}))
 		f.wait("the first state", connected)
 		f.mu.Lock()
-		s := f.all[slices.IndexFunc(f.all, connected)] // on a busy machine, snapshots before this may report that etcd is unavailable
+		s := f.all[slices.IndexFunc(f.all, connected)] // on a busy machine, earlier snapshots may report that etcd is unavailable
 		f.mu.Unlock()
 		f.stop()
 		a, z := s.Services.At("a").Ports[0].Port, s.Services.At("z").Ports[0].Port

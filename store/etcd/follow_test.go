@@ -19,7 +19,7 @@ import (
 	"vipd/test/wait"
 )
 
-// within is the time limit for reactions that are immediate, except on a busy machine.
+// within limits how long reactions may take. They are immediate, except on a busy machine.
 const within = time.Minute
 
 // follower records the snapshots of a source. It checks the guarantees of the source that must hold
@@ -94,7 +94,6 @@ func (f *follower) breaks(format string, args ...any) {
 	}
 }
 
-// count returns the number of snapshots so far.
 func (f *follower) count() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,8 +145,8 @@ func (f *follower) logSnapshots() {
 }
 
 // reaches waits until the source has published all changes up to a revision, and returns the last
-// snapshot. It reads the snapshot after the position, because otherwise the snapshot could be
-// older.
+// snapshot. It reads the source's position first, because otherwise the snapshot could be older
+// than the position.
 func (f *follower) reaches(revision int64) store.Snapshot {
 	f.t.Helper()
 	defer f.logSnapshots()
@@ -191,7 +190,7 @@ func agree(a, b store.Snapshot) error {
 			}
 		}
 	}
-	if badVIPs { // the holder of an address with a problem may differ, and so may everything that depends on the holder
+	if badVIPs { // the holder of an address with a problem may differ, and so may all that depends on it
 		a, b = withoutVIPs(a), withoutVIPs(b)
 	}
 	key := func(key string) bool { return bad[key] }

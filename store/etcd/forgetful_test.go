@@ -17,15 +17,15 @@ import (
 	"google.golang.org/grpc"
 )
 
-// forgetful is a proxy that has lost one of the watches that its clients share. It assigns the lost
-// watch to each client that requests its range, but sends none of the events. Otherwise it behaves
+// forgetful is a proxy that has lost one of the watches that its clients share. It assigns this
+// watch to each client that requests its range, but sends no events on it. Otherwise it behaves
 // like etcd.
 type forgetful struct {
 	etcdserverpb.UnimplementedWatchServer
 	etcdserverpb.UnimplementedKVServer
 	client *clientv3.Client
-	// lost is the first key of the range of the lost watch. forgets reports whether the watch is
-	// lost. confirms reports whether the proxy still confirms requests for it.
+	// lost is the first key in the range of the watch that the proxy loses. forgets is set while
+	// that watch is lost. confirms is set if the proxy still confirms its creation.
 	lost     string
 	forgets  atomic.Bool
 	confirms bool
@@ -128,7 +128,7 @@ func TestProxyForgets(t *testing.T) {
 			f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.13"}`))
 			f.reaches(p.put("/endpoints/web/b", `{"address":"192.168.1.14"}`))
 			if proxy.asked.Load() == 0 {
-				t.Error("requests for the lost watch = 0, want at least 1")
+				t.Error("the source never requested the lost watch")
 			}
 		})
 	}
@@ -182,7 +182,7 @@ func TestProxyStuck(t *testing.T) {
 	f.reaches(p.put("/endpoints/web/c", `{"address":"192.168.1.15"}`))
 }
 
-// TestWatchBehind follows a member whose watches stop sending events, while it still answers reads.
+// TestWatchBehind follows a member that still answers reads, but whose watches stop sending events.
 // The source must abandon these watches and follow another member.
 func TestWatchBehind(t *testing.T) {
 	t.Parallel()

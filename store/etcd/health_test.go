@@ -25,7 +25,6 @@ import (
 
 type votes = snap.Map[balancer.Target, *quorum.Vote]
 
-// ups returns a vote with the verdict up for each of n targets.
 func ups(n int) (all votes) {
 	for i := range n {
 		all = all.Set(place80(i), &quorum.Vote{Verdict: balancer.HealthUp, Since: time.UnixMilli(1_800_000_000_123).UTC(), Cause: "connected"})
@@ -122,8 +121,8 @@ func (r *reader) wait(what string, board func(quorum.Board) bool) quorum.Board {
 	return b
 }
 
-// has returns a condition that is true if the only votes on a board are these votes of the given
-// node.
+// has returns a condition that is true if these votes by the given node are the only votes on a
+// board.
 func has(node balancer.NodeName, all votes) func(quorum.Board) bool {
 	return func(b quorum.Board) bool {
 		for t, v := range all.All() {
@@ -162,7 +161,7 @@ func TestHealthVotesWrittenOnce(t *testing.T) {
 	}
 	before = p.now()
 	n.Set(quorum.Checker{Exec: true}, all)
-	time.Sleep(life) // in this time, the lease is renewed three times
+	time.Sleep(life) // meanwhile, the lease is renewed three times
 	if writes := p.now() - before; writes != 0 && n.troubles() == 0 {
 		t.Errorf("transactions without a change = %d, want 0", writes)
 	}
@@ -205,7 +204,7 @@ func TestHealthVotesWrittenOnce(t *testing.T) {
 	b.wait("no votes", func(b quorum.Board) bool { return b.Nodes.Len() == 0 && b.Votes.Len() == 0 })
 }
 
-// TestHealthVotesRestored deletes, changes and adds votes of a node, as another program might. The
+// TestHealthVotesRestored deletes, changes and adds a node's votes, as another program might. The
 // node's voter must restore its own votes without unnecessary writes.
 func TestHealthVotesRestored(t *testing.T) {
 	t.Parallel()
@@ -246,9 +245,9 @@ func TestHealthVotesRestored(t *testing.T) {
 	}
 }
 
-// TestHealthVotesOfFormerDaemon starts a daemon after the former daemon of the node was killed.
-// With the ID of the former lease, it must immediately adopt the node's key and remove the former
-// votes. At no time may the node be missing. With another lease ID, it must change nothing.
+// TestHealthVotesOfFormerDaemon starts a daemon after the node's previous daemon was killed. With
+// the previous lease's ID, it must immediately adopt the node's key and remove the previous votes.
+// The node must never be missing. With another lease ID, it must change nothing.
 func TestHealthVotesOfFormerDaemon(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -295,7 +294,7 @@ func TestHealthVotesOfFormerDaemon(t *testing.T) {
 	time.Sleep(time.Second) // during this time, the daemon tries again
 	stop()
 	if now, _ := b.board(); now.Votes.Len() != 5 || now.Nodes.At("n1").Exec {
-		t.Errorf("board after the start of a daemon with another lease ID = %+v, want no change", now)
+		t.Errorf("a daemon with another lease ID changed the board to %+v", now)
 	}
 
 	next, granted := start(int64(former.ID))
@@ -304,7 +303,7 @@ func TestHealthVotesOfFormerDaemon(t *testing.T) {
 		return b.Nodes.At("n1").Exec && b.Votes.Len() == 2 && b.Votes.Has(quorum.VoteKey{Target: place80(0), Node: "n1"}) && b.Nodes.Len() == 2
 	})
 	if n := gone.Load(); n > 0 {
-		t.Errorf("states of the board without the node = %d, want 0", n)
+		t.Errorf("the board lacked the node %d times, want never", n)
 	}
 	answer, err := p.client.Get(t.Context(), folder+"n1/live")
 	if err != nil || len(answer.Kvs) != 1 || answer.Kvs[0].Lease != granted.Load() || granted.Load() == int64(former.ID) {
@@ -312,9 +311,9 @@ func TestHealthVotesOfFormerDaemon(t *testing.T) {
 	}
 }
 
-// TestHealthBoardMatchesEtcd causes faults of the network while valid and invalid votes change.
-// After each fault, the board must equal the valid votes in etcd. While etcd is unavailable, the
-// board must keep its last content.
+// TestHealthBoardMatchesEtcd injects network faults while valid and invalid votes change. After
+// each fault, the board must equal the valid votes in etcd. While etcd is unavailable, the board
+// must keep its last content.
 func TestHealthBoardMatchesEtcd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -364,8 +363,8 @@ func TestHealthBoardMatchesEtcd(t *testing.T) {
 	}
 }
 
-// TestHealthRoleRights votes with the role of a node. The role must permit reading all votes, but
-// writing only the node's own votes. A missing right must be reported.
+// TestHealthRoleRights votes as a user with a node's role. The role must permit reading all votes,
+// but writing only the node's own votes. A missing permission must be reported.
 func TestHealthRoleRights(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -397,7 +396,7 @@ func TestHealthRoleRights(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), "the user none may not read /vipda/health/")
 	})
 	if got, _ := denied.board(); got.Connected {
-		t.Error("board of a user without the right to read is connected, want it not connected")
+		t.Error("the board of a user without read permission is connected")
 	}
 }
 

@@ -90,7 +90,7 @@ func TestHostileKeys(t *testing.T) {
 			t.Error(wrong)
 		}
 		if after.Services.At("web") != before.Services.At("web") || after.Endpoints.Len() != 0 || after.Overrides.Len() != 0 {
-			t.Errorf("%s: other objects changed, want no change", key)
+			t.Errorf("%s: other objects changed", key)
 		}
 		p.remove(key)
 		f.wait("the end of the problem of "+key, func(s store.Snapshot) bool { return len(s.Problems) == 0 && s.Services.Len() == 1 })
@@ -152,7 +152,7 @@ func TestHostileStart(t *testing.T) {
 	followed := follow(t, newSource(t, watch.Options{Config: p.config})).wait("the first state", connected)
 	read, err := newWriter(t, p.config).Read(t.Context(), nil)
 	if err := errors.Join(err, agree(followed, read)); err != nil {
-		t.Errorf("followed state and the state of a read differ: %v", err)
+		t.Errorf("the followed state differs from a read: %v", err)
 	}
 	for key, hostile := range hostileKeys() {
 		if wrong := hostile.describe(p.config.Prefix+key, followed.Problems); wrong != "" {
@@ -186,7 +186,7 @@ func TestLastGood(t *testing.T) {
 		return len(keys) == 3
 	})
 	if broken.Services != before.Services || broken.Endpoints != before.Endpoints || broken.Overrides != before.Overrides {
-		t.Error("objects changed after an error in their values, want their last valid values")
+		t.Error("objects with an invalid value lost their last valid value")
 	}
 	p.put("/endpoints/web/a", `{"address":"10.0.0.2","rack":"7"}`)
 	f.wait("an endpoint with a warning", func(s store.Snapshot) bool {
@@ -227,8 +227,8 @@ func TestOverrideLapses(t *testing.T) {
 	f.wait("the override to expire", func(s store.Snapshot) bool { return s.Overrides.Len() == 1 })
 }
 
-// TestDefaults replaces the defaults of a source. The new defaults must apply to services that
-// don't set the field.
+// TestDefaults replaces a source's defaults. The new defaults must apply to services that don't set
+// the field.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -243,12 +243,12 @@ func TestDefaults(t *testing.T) {
 	source.SetDefaults(map[string]any{"scheduler": "random"})
 	after := f.wait("the new defaults", func(s store.Snapshot) bool { return s.Services.At("a").Scheduler == balancer.Random })
 	if after.Services.At("b") != before.Services.At("b") {
-		t.Error("pointer of a service that sets the field changed with the defaults, want the same pointer")
+		t.Error("a service that sets the field got a new pointer")
 	}
 	source.SetDefaults(map[string]any{"scheduler": "fastest"})
 	bad := f.wait("bad defaults", func(s store.Snapshot) bool { return len(s.Problems) > 0 })
 	if bad.Services.At("a") != after.Services.At("a") {
-		t.Error("service changed after an error in the defaults, want it unchanged")
+		t.Error("the service changed after an error in the defaults")
 	}
 	source.SetDefaults(nil)
 	f.wait("no defaults", func(s store.Snapshot) bool {
@@ -256,8 +256,8 @@ func TestDefaults(t *testing.T) {
 	})
 }
 
-// TestLeases lets the leases of all endpoints of a service expire together, and later deletes an
-// endpoint. Endpoints whose leases have expired must stay in use. A deleted endpoint must not.
+// TestLeases lets the leases of all endpoints expire together, and later deletes an endpoint.
+// Endpoints whose leases have expired must stay in use. The deleted endpoint must not.
 func TestLeases(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -284,11 +284,11 @@ func TestLeases(t *testing.T) {
 	}
 	kept := f.wait("both kept", func(s store.Snapshot) bool { return len(s.Problems) == 1 && s.Endpoints.Len() == 2 })
 	if p := kept.Problems[0]; p.Service != "web" || p.Severity != balancer.SeverityWarning || !strings.Contains(p.Text, "2 endpoints stay in use") {
-		t.Errorf("problem = %+v, want a warning that 2 endpoints stay in use", p)
+		t.Errorf("problem = %+v, want a warning about 2 endpoints that stay in use", p)
 	}
 	for id, e := range kept.Endpoints.All() {
 		if e != before.Endpoints.At(id) {
-			t.Errorf("pointer of %v changed, want the same pointer", id)
+			t.Errorf("%v got a new pointer", id)
 		}
 	}
 	register("c", `{"address":"10.0.0.3"}`)

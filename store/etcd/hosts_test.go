@@ -18,8 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// publishes returns a condition that is true if exactly these nodes publish an address, and each
-// publishes the given address.
+// publishes returns a condition that is true if these nodes, and no others, publish the given
+// addresses.
 func publishes(want map[balancer.NodeName]string) func(store.Snapshot) bool {
 	return func(s store.Snapshot) bool {
 		for name, addresses := range want {
@@ -67,9 +67,9 @@ func TestPublishedNodes(t *testing.T) {
 	f.wait("the end of a node", publishes(map[balancer.NodeName]string{"n1": "10.3.0.1", "n3": "10.3.0.9"}))
 }
 
-// TestUnpublishedNode gives a node the role of an earlier version, which lacks the right to publish
-// addresses. The node must still write its presence. It must report the missing right separately
-// until the right is granted.
+// TestUnpublishedNode gives a node an earlier version's role, which may not publish addresses. The
+// node must still write its presence. It must report the missing permission separately until it is
+// granted.
 func TestUnpublishedNode(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})

@@ -48,9 +48,9 @@ func (c *configLog) wait(t *testing.T, want ...schema.NodeConfig) {
 	}
 }
 
-// TestNodeConfig writes configurations of a node to etcd. The source must report the configuration
-// at its start, after changes, and after a restart without etcd. If a configuration is invalid, the
-// previous configuration must stay in use.
+// TestNodeConfig writes a node's configurations to etcd. The source must report the configuration
+// when it starts, after changes, and after a restart without etcd. If a configuration is invalid,
+// the previous configuration must stay in use.
 func TestNodeConfig(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -100,7 +100,7 @@ func TestNodeConfig(t *testing.T) {
 	relay.Cut()
 	p.put("/nodes/n1/config", `{"mode":"auto"}`)
 
-	var other configLog // the node now has another name, so the configuration of the old name must not apply
+	var other configLog // the node now has another name, so the old name's configuration must not apply
 	options.Node, options.Configured = "n2", other.add
 	f = followWithState(t, options, dir)
 	f.wait("the saved state", func(store.Snapshot) bool { return true })
@@ -147,8 +147,9 @@ func (p *place) as(t *testing.T, u etcdkit.User) client.Config {
 	return config
 }
 
-// TestRole runs a daemon as the user that role returns. The user's rights must be sufficient, even
-// after the daemon's lease has expired. The daemon must write only its presence and its status.
+// TestRole runs a daemon as the user that role returns. The user's permissions must be sufficient,
+// even after the daemon's lease has expired. The daemon must write only its presence and its
+// status.
 func TestRole(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -207,9 +208,10 @@ func TestRole(t *testing.T) {
 	}
 }
 
-// TestMissingRights runs a source without the rights to read allocated addresses and the node's
+// TestMissingRights runs a source that may not read allocated addresses and the node's
 // configuration. The source must follow all other keys, and a problem must report each missing
-// right until it is granted. If a right is revoked later, the last values must stay in use.
+// permission until it is granted. If a permission is revoked later, the last values must stay in
+// use.
 func TestMissingRights(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -229,7 +231,7 @@ func TestMissingRights(t *testing.T) {
 	}
 	for _, problem := range s.Problems {
 		if problem.Severity != balancer.SeverityWarning || !strings.Contains(problem.Text, "the user n1 may not read it: give its role that right") {
-			t.Errorf("problem = %+v, want a warning that names the missing right", problem)
+			t.Errorf("problem = %+v, want a warning that names the missing permission", problem)
 		}
 	}
 	if s.Services.Len() != 2 || s.Endpoints.Len() != 1 || len(s.Services.At("auto").Allocated) != 0 {
@@ -255,7 +257,7 @@ func TestMissingRights(t *testing.T) {
 	relay.Heal()
 	s = f.wait("the problem", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 1 })
 	if len(s.Services.At("auto").Allocated) != 1 {
-		t.Error("allocated addresses are missing after the right was revoked, want the last values")
+		t.Error("allocated addresses are missing after the permission was revoked, want the last values")
 	}
 	f.reaches(p.put("/endpoints/web/c", `{"address":"10.0.0.10"}`))
 	told.wait(t, schema.NodeConfig{}, schema.NodeConfig{Mode: "ipvs"})

@@ -38,7 +38,7 @@ func TestNodes(t *testing.T) {
 	p.put("/nodes/b/status", `{"revision":1000000}`)
 	last = apply(t, w, definitions.Change{Name: "web", Base: definitions.Any}).Revision // removes the service
 	if _, revision, err := newWriter(t, p.config).Nodes(t.Context()); err != nil || revision != last {
-		t.Errorf("newest revision = %d, want %d, at which the service was removed; %v", revision, last, err)
+		t.Errorf("newest revision = %d, want %d, which removed the service; %v", revision, last, err)
 	}
 	a, b, d := nodes[0], nodes[1], nodes[2]
 	if a.Name != "a" || a.Live == nil || a.Status == nil || a.Status.Revision != 1 || len(a.Problems) != 1 {
@@ -52,9 +52,9 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestNewestRevision writes keys of services and keys of nodes. The newest revision must soon be
-// the revision of the last key that concerns all nodes, even for a client that has read it before.
-// A key of a single node must not affect it.
+// TestNewestRevision writes services' keys and nodes' keys. The newest revision must soon be the
+// revision of the last key that concerns all nodes, even for a client that has read the newest
+// revision before. A key of a single node must not affect it.
 func TestNewestRevision(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -73,8 +73,8 @@ func TestNewestRevision(t *testing.T) {
 	}
 }
 
-// TestNodesOnly lists nodes as a user who may read only keys of nodes. Nodes must return the nodes,
-// but no newest revision.
+// TestNodesOnly lists nodes as a user who may read only the nodes' keys. Nodes must return the
+// nodes, but no newest revision.
 func TestNodesOnly(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -90,7 +90,7 @@ func TestNodesOnly(t *testing.T) {
 }
 
 // TestSetNode changes the configurations of nodes. Fields that this version does not know must
-// stay.
+// remain.
 func TestSetNode(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -143,9 +143,9 @@ func TestSetNode(t *testing.T) {
 	_, err = set("b/c", func(*schema.NodeConfig) {})
 	expectError(t, err, "is not valid: use only printable characters")
 	if _, err := w.Presence("b/c", schema.NodeLive{}, time.Minute); err == nil {
-		t.Error("Presence for a node name that contains a slash = nil error, want an error")
+		t.Error("Presence accepted a node name that contains a slash")
 	}
 	if _, err := watch.New(watch.Options{Config: p.config, Node: "b c"}); err == nil {
-		t.Error("New with a node name that contains a space = nil error, want an error")
+		t.Error("New accepted a node name that contains a space")
 	}
 }
