@@ -23,8 +23,8 @@ import (
 
 const web = `{"vips":["10.96.0.10"],"ports":[{"port":80}],"endpoints":[{"address":"192.168.1.11"}]}`
 
-// single starts a cluster of a single member behind a relay. It writes the service "web" and a
-// registered endpoint of it. The place connects through the relay, except for its client.
+// single starts a cluster with a single member behind a relay. It writes the service "web" and a
+// registered endpoint. The place connects through the relay, except for its client.
 func single(t *testing.T, o etcdkit.Options) (*etcdkit.Cluster, *etcdkit.Relay, *place) {
 	t.Helper()
 	c := etcdkit.Start(t, o)
@@ -36,8 +36,8 @@ func single(t *testing.T, o etcdkit.Options) (*etcdkit.Cluster, *etcdkit.Relay, 
 	return c, relay, p
 }
 
-// TestOutage interrupts the connection to etcd. The last state must stay in use. The start of the
-// outage must be reported only once, even if the reason changes, and its end must be reported once.
+// TestOutage interrupts the connection to etcd. The last state must stay in use. The source must
+// report the outage only once, even if its reason changes, and must report its end once.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*etcdkit.Relay){"refused": (*etcdkit.Relay).Cut, "swallowed": (*etcdkit.Relay).Freeze} {
@@ -45,7 +45,7 @@ func TestOutage(t *testing.T) {
 			_, relay, p := single(t, etcdkit.Options{})
 			timing := hastened()
 			if name == "refused" {
-				timing.Silence = wait.Bound(0) // a silence is not tested here, and on a busy machine it would cause another outage
+				timing.Silence = wait.Bound(0) // silence is not tested here, and would cause another outage on a busy machine
 			}
 			source := newSource(t, watch.Options{Config: p.config, Patience: time.Millisecond, Timing: timing})
 			f := follow(t, source)
@@ -62,7 +62,7 @@ func TestOutage(t *testing.T) {
 			relay.Heal()
 			back := f.wait("the return", connected)
 			if back.Services != before.Services || back.Endpoints != before.Endpoints || back.Err != nil {
-				t.Errorf("state changed after the outage, or error = %v, want the same state and no error", back.Err)
+				t.Errorf("after the outage: the state changed, or error = %v, want neither", back.Err)
 			}
 			if got := f.turns() - n; got != 2 {
 				t.Errorf("changes between connected and disconnected = %d, want 2", got)
@@ -105,12 +105,12 @@ func TestCompaction(t *testing.T) {
 		return !s.Services.Has("c") && s.Services.At("b") != before.Services.At("b")
 	})
 	if after.Services.At("d") != before.Services.At("d") {
-		t.Error("pointer of an unchanged service changed, want the same pointer")
+		t.Error("an unchanged service got a new pointer")
 	}
 }
 
 // TestWipe wipes etcd, and then writes fewer or more revisions than the source has seen before. The
-// source must detect that this is another history, and publish its state.
+// source must detect that etcd has another history, and publish the new state.
 func TestWipe(t *testing.T) {
 	t.Parallel()
 	for _, writes := range []int{0, 20} { // the new revision is below or above the last seen revision
@@ -132,8 +132,8 @@ func TestWipe(t *testing.T) {
 	}
 }
 
-// TestRestart restarts a source while etcd is unavailable. The source must serve the saved state.
-// When etcd is available again, the source must keep the pointers of values that have not changed.
+// TestRestart restarts a source while etcd is unavailable. The source must publish the saved state.
+// When etcd is available again, unchanged values must keep their pointers.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -157,7 +157,7 @@ func TestRestart(t *testing.T) {
 	relay.Heal()
 	back := f.wait("the return", connected)
 	if back.Services != kept.Services || back.Endpoints != kept.Endpoints || len(back.Problems) != 1 {
-		t.Errorf("pointers of unchanged values differ, or problems = %v, want the same pointers and one problem", back.Problems)
+		t.Errorf("unchanged values got new pointers, or problems = %v, want one problem", back.Problems)
 	}
 	p.remove("/endpoints/web/a")
 	f.wait("a change", func(s store.Snapshot) bool { return s.Endpoints.Len() == 0 })
@@ -165,19 +165,19 @@ func TestRestart(t *testing.T) {
 
 	info, err := os.Stat(filepath.Join(dir, "etcd.state"))
 	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode of the saved state = %v, %v, want 0600, because services may contain secrets", info.Mode(), err)
+		t.Errorf("saved state: mode = %v, %v, want 0600, because services may contain secrets", info.Mode(), err)
 	}
 	other := options
 	other.Prefix = "/elsewhere"
 	relay.Cut()
 	f = followWithState(t, other, dir)
 	if s := f.wait("the state of another fleet", func(store.Snapshot) bool { return true }); s.Services.Len() != 0 {
-		t.Error("a source with another prefix serves services of the saved state, want none")
+		t.Error("a source with another prefix uses the saved state")
 	}
 }
 
-// keptState returns the options of a source that has saved its state, and the directory of this
-// state. etcd is no longer reachable.
+// keptState returns the options of a source that has saved its state, and the directory with the
+// saved state. etcd is no longer reachable.
 func keptState(t *testing.T) (options watch.Options, dir string) {
 	t.Helper()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -190,7 +190,7 @@ func keptState(t *testing.T) (options watch.Options, dir string) {
 }
 
 // TestDamagedState damages the saved state and starts a source. The source must rename the file to
-// etcd.state.broken, and must not serve any part of it.
+// etcd.state.broken, and must not use any part of it.
 func TestDamagedState(t *testing.T) {
 	t.Parallel()
 	options, dir := keptState(t)
@@ -218,8 +218,8 @@ func TestDamagedState(t *testing.T) {
 	}
 }
 
-// TestUnreadableState starts a source whose saved state can't be read. The file must stay, and the
-// log must report this.
+// TestUnreadableState starts a source whose saved state can't be read. The file must remain
+// unchanged, and the log must report that.
 func TestUnreadableState(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -239,7 +239,7 @@ func TestUnreadableState(t *testing.T) {
 		t.Errorf("files = %v, %v, want only etcd.state", files, err)
 	}
 	if !strings.Contains(log.String(), "the file is left unchanged") {
-		t.Errorf("log = %s, want a message that the file is left unchanged", log.String())
+		t.Errorf("log = %s, want a message about the unchanged file", log.String())
 	}
 }
 
@@ -262,8 +262,8 @@ func TestStateOfPrefixWithSlash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// An earlier version of vipd wrote the file in this form if the prefix in its configuration
-	// ended with a slash.
+	// An earlier version of vipd wrote this file if the prefix in its configuration ended with a
+	// slash.
 	text = bytes.Replace(text[:bytes.LastIndexByte(text[:len(text)-1], '\n')+1], []byte(`"prefix":"/vipda"`), []byte(`"prefix":"/vipda/"`), 1)
 	if err := os.WriteFile(filepath.Join(dir, "etcd.state"), fmt.Appendf(text, "%x\n", sha256.Sum256(text)), 0o600); err != nil {
 		t.Fatal(err)
@@ -273,8 +273,8 @@ func TestStateOfPrefixWithSlash(t *testing.T) {
 }
 
 // TestTooManyKeys writes more keys than the maximum, while a source runs and before another source
-// starts. The first source must serve its previous state until there are fewer keys. The second
-// source must serve nothing.
+// starts. The first source must keep its previous state until there are fewer keys. The second
+// source must publish no services.
 func TestTooManyKeys(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -299,7 +299,7 @@ func TestTooManyKeys(t *testing.T) {
 }
 
 // TestStateDirMissing runs a source whose directory for the saved state does not exist. A problem
-// must report this, and everything else must work.
+// must report the missing directory, and everything else must work.
 func TestStateDirMissing(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})

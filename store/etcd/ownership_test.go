@@ -26,9 +26,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestOwnershipWithoutRights runs hosts that lack the right to write their records, or to read
-// whether they are on standby. Such a host must not take part in the ownership of VIPs, and must
-// report the missing right.
+// TestOwnershipWithoutRights runs hosts that may not write their records, or may not read whether
+// they are on standby. Such a host must not take part in VIP ownership, and must report the missing
+// permission.
 func TestOwnershipWithoutRights(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -52,7 +52,7 @@ func withoutRight(t *testing.T, config client.Config, user, want string) {
 	var reported string
 	o.Member = func() failover.Member { return failover.Member{Boot: 1} }
 	o.OnRecords = func([]failover.RecordChange, int64, bool) {
-		t.Error("records were reported although the host can't register, want none")
+		t.Error("records were reported although the host can't register")
 	}
 	o.Secrets, o.Standby = func([][]byte) {}, func(bool, failover.Request) {}
 	o.Report = func(err error) {
@@ -77,8 +77,8 @@ func withoutRight(t *testing.T, config client.Config, user, want string) {
 	}
 }
 
-// TestOwnershipBehindProxy connects a host through a gRPC proxy of etcd, which does not report the
-// progress of watches. The host must report this, and must not report a recovery when it tries
+// TestOwnershipBehindProxy connects a host through etcd's gRPC proxy, which does not report the
+// progress of watches. The host must report the proxy, and must not report a recovery when it tries
 // again.
 func TestOwnershipBehindProxy(t *testing.T) {
 	t.Parallel()
@@ -98,7 +98,7 @@ func TestOwnershipBehindProxy(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), config.Endpoints[0]+" answers, but does not report the progress of watches") {
 			reported.Store(true)
 		} else if err == nil && reported.Load() {
-			t.Error("the host reported a recovery although nothing has changed, want no further report")
+			t.Error("the host reported a recovery although nothing has changed")
 		}
 	}
 	var running sync.WaitGroup
@@ -109,8 +109,8 @@ func TestOwnershipBehindProxy(t *testing.T) {
 	wait.For(t, wait.Patience, "another attempt", func() bool { return attempts.Load() > 3 })
 }
 
-// startOwnership makes the host gw1 take part in the ownership of VIPs until the test ends. It
-// returns when the host has read all records.
+// startOwnership makes the host gw1 take part in VIP ownership until the test ends. It returns when
+// the host has read all records.
 func startOwnership(t *testing.T, config client.Config, change ...func(*owners.Ownership)) *owners.Ownership {
 	o, err := owners.NewOwnership(config, "gw1")
 	if err != nil {
@@ -134,7 +134,7 @@ func startOwnership(t *testing.T, config client.Config, change ...func(*owners.O
 }
 
 // TestRekey replaces the key that signs heartbeats while a host takes part. The host must accept
-// the next key before it signs with it, and must finally reject the former key.
+// the next key before it signs with that key, and must finally reject the previous key.
 func TestRekey(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -164,7 +164,7 @@ func TestRekey(t *testing.T) {
 	defer mu.Unlock()
 	before, next := reported[0][0], reported[3][0]
 	if bytes.Equal(before, next) || len(next) != 32 {
-		t.Errorf("next key = %x, former key = %x, want a different key of 32 bytes", next, before)
+		t.Errorf("next key = %x, previous key = %x, want a different key of 32 bytes", next, before)
 	}
 	if want := [][][]byte{{before}, {before, next}, {next, before}, {next}}; !reflect.DeepEqual(reported, want) {
 		t.Errorf("reported keys = %x, want %x", reported, want)
@@ -201,7 +201,7 @@ func TestReadOwnershipWithoutKey(t *testing.T) {
 		t.Errorf("OwnedVIPs = %+v, %v; want only 10.0.0.1, with the owner gw1", all, err)
 	}
 	if err := w.RekeyOwnership(t.Context(), 0); !client.Forbidden(err) {
-		t.Errorf("RekeyOwnership = %v, want an error that the user may not do this", err)
+		t.Errorf("RekeyOwnership = %v, want a permission error", err)
 	}
 }
 
@@ -228,14 +228,14 @@ func TestOwnershipTokens(t *testing.T) {
 		})
 	}
 	write()
-	time.Sleep(3 * time.Second) // until the token expires, which etcd checks in whole seconds
+	time.Sleep(3 * time.Second) // until the token expires; etcd checks for that every second
 	write()
 }
 
-// TestOwnershipWhenFull writes to an etcd that has reached its quota, which etcd refuses. If the
-// write's conditions still hold, it must count as not executed. Otherwise its outcome must be
-// unknown: etcd executes the first transaction that exceeds the quota, but returns the same error
-// for it.
+// TestOwnershipWhenFull writes to an etcd that has reached its quota and refuses writes. If the
+// write's conditions still hold, the write must count as not executed. Otherwise its outcome must
+// be unknown: etcd executes the first transaction that exceeds the quota, but returns the same
+// error for it.
 func TestOwnershipWhenFull(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -265,7 +265,7 @@ func TestOwnershipWhenFull(t *testing.T) {
 }
 
 // TestMoveIsForgotten disconnects a command that has requested a move of a VIP. etcd must delete
-// the request at the time at which the command would stop waiting.
+// the request when the command would stop waiting.
 func TestMoveIsForgotten(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -290,8 +290,8 @@ func TestMoveIsForgotten(t *testing.T) {
 	wait.For(t, wait.Patience, "etcd to delete the request", func() bool { return !asked() })
 }
 
-// TestLateRegistration writes a newer registration of a host while the host registers. The host's
-// registration is then too late and must not take effect, and the host must register again.
+// TestLateRegistration writes a newer registration for a host while the host registers. The host's
+// own registration is then too late: it must not take effect, and the host must register again.
 func TestLateRegistration(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -318,14 +318,14 @@ func TestLateRegistration(t *testing.T) {
 	var member failover.Member
 	all := <-loaded
 	if err := json.Unmarshal(all[0].Text, &member); err != nil || len(all) > 1 || member.Boot < 2 || member.Boot == 0xff { // if etcd was slow, this may be a later registration than the second
-		t.Errorf("registered member = %+v, %v, want only a registration after the first, and not the test's", member, err)
+		t.Errorf("registered member = %+v, %v, want only a registration newer than the first, and not the test's", member, err)
 	}
 }
 
 // TestOwnershipAfterRestoreAndCompaction restores etcd from a backup while a host is cut off. The
 // backup lacks the last session. After the restore, etcd receives more writes and is compacted. The
-// host must detect the restore. This is difficult because the last record that the host has seen is
-// its own, which it writes again.
+// host must detect the restore, although the last record that it has seen is its own, which it
+// writes again.
 func TestOwnershipAfterRestoreAndCompaction(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})

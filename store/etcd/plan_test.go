@@ -10,8 +10,8 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// planOf returns a plan that sets services with one address each, by their names. If the address is
-// "", the plan removes the service.
+// planOf returns a plan that sets each named service to a service with that address, or removes the
+// service if the address is "".
 func planOf(vips map[balancer.Name]string) *definitions.Plan {
 	var changes []definitions.Change
 	for name, vip := range vips {
@@ -58,7 +58,7 @@ func TestPlan(t *testing.T) {
 }
 
 // TestPlanJudges plans a service that claims the address of another service, and a service that
-// requests an address from a missing pool. Judge must report an error for each of the two services.
+// requests an address from a missing pool. Judge must report an error for each service.
 func TestPlanJudges(t *testing.T) {
 	t.Parallel()
 	_, _, kit := single(t, etcdkit.Options{})
@@ -83,13 +83,13 @@ func TestPlanJudges(t *testing.T) {
 		delete(want, problem.Service)
 	}
 	if len(want) > 0 {
-		t.Errorf("problems that Judge does not report = %v, want none", want)
+		t.Errorf("Judge did not report %v", want)
 	}
 }
 
 // TestPlanOvertaken makes another writer change a service and claim an address, after a plan was
 // judged and before it is written. The plan's changes to this service and with this address must
-// fail. An unaffected change must be written, and a change that the other writer has also made must
+// fail. Unaffected changes must be written, and a change that the other writer has also made must
 // count as unchanged.
 func TestPlanOvertaken(t *testing.T) {
 	t.Parallel()

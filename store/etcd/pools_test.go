@@ -44,7 +44,7 @@ func setPool(t *testing.T, w *etcd.Store, name string, networks ...string) {
 	}
 }
 
-// holders returns the service that holds each allocated address, as it is in etcd.
+// holders maps each allocated address in etcd to the service that holds it.
 func (p *place) holders() map[string]string {
 	p.t.Helper()
 	out := map[string]string{}
@@ -82,7 +82,7 @@ func (p *place) vips(name string) (of []string) {
 	return of
 }
 
-// TestPoolRace removes a network from a pool while writers allocate addresses from the pool.
+// TestPoolRace removes a network from a pool while writers allocate the pool's addresses.
 // Afterwards, all held addresses must be in the pool.
 func TestPoolRace(t *testing.T) {
 	t.Parallel()
@@ -100,7 +100,7 @@ func TestPoolRace(t *testing.T) {
 				}
 			})
 		}
-		_, _ = newWriter(t, p.config).SetPool(t.Context(), "default", cidrs("10.96.0.0/24")) // SetPool may also refuse this
+		_, _ = newWriter(t, p.config).SetPool(t.Context(), "default", cidrs("10.96.0.0/24")) // SetPool may refuse the change
 		running.Wait()
 		pools, err := w.Pools(t.Context())
 		if err != nil || pools[0].Held != uint64(len(p.holders())) {
@@ -146,13 +146,13 @@ func TestSetPoolRefuses(t *testing.T) {
 		expectError(t, err, `pool default can't be used`, want)
 		pools, err := w.Pools(t.Context())
 		if err != nil || len(pools) != 1 || !strings.Contains(pools[0].Problem, want) || pools[0].Free != 0 {
-			t.Errorf("pools = %+v, %v, want one that has the problem %s", pools, err, want)
+			t.Errorf("pools = %+v, %v, want one with the problem %s", pools, err, want)
 		}
 	}
 	p.put("/pools/default", `{"cidrs":["10.96.0.0/24"],"colour":"red"}`)
 	apply(t, w, definitions.Change{Name: "web", Fields: auto("")})
 	if got := p.holders(); len(got) != 1 {
-		t.Errorf("held addresses = %v, want one", got)
+		t.Errorf("held addresses = %v, want one address", got)
 	}
 	many := make([]string, schema.MaxAllocated+1)
 	_, err = w.Apply(t.Context(), definitions.Change{Name: "wide", Fields: auto(many...)})
@@ -168,9 +168,9 @@ func manyNetworks() (out []netip.Prefix) {
 	return out
 }
 
-// TestOrphanedAddresses writes allocated addresses of a service that does not exist, or that
-// requests fewer. A problem must report the addresses, and the command that it recommends must free
-// them.
+// TestOrphanedAddresses writes allocated addresses for a service that does not exist, or that
+// requests fewer addresses. A problem must report the addresses, and the command that it recommends
+// must free them.
 func TestOrphanedAddresses(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})

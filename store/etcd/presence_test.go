@@ -140,7 +140,7 @@ func TestPresence(t *testing.T) {
 	n.SetStatus(many)
 	status = p.node("n1", "more drains than etcd takes", hasRevision(8)).Status
 	if len(status.Drains) != schema.MaxNodeDrains || status.DrainsOmitted != len(many.Drains)-schema.MaxNodeDrains || status.Drains[0].Active != 19999 {
-		t.Errorf("drains in the status = %d, omitted = %d, first = %+v; want the maximum number, the number of others, and the drain with the most connections first", len(status.Drains), status.DrainsOmitted, status.Drains[0])
+		t.Errorf("drains in the status = %d, omitted = %d, first = %+v; want the maximum number of drains, the number of omitted drains, and the drain with the most connections first", len(status.Drains), status.DrainsOmitted, status.Drains[0])
 	}
 	n.SetStatus(schema.NodeStatus{Revision: 7})
 	p.node("n1", "few again", hasRevision(7))
@@ -162,7 +162,7 @@ func TestPresence(t *testing.T) {
 		late := time.Since(began) >= 2*time.Second
 		nodes, _, err := newWriter(t, p.config).Nodes(t.Context())
 		if ended = err == nil && len(nodes) == 0; !ended && (!late || tries == 5) {
-			t.Fatalf("nodes after the presence has ended (try %d) = %+v, %v, want none", tries, nodes, err)
+			t.Fatalf("after the presence ended (try %d): nodes = %+v, %v, want none", tries, nodes, err)
 		}
 		if !ended {
 			n = appear(t, newWriter(t, p.config), "n1", "1.0", life)
@@ -173,7 +173,7 @@ func TestPresence(t *testing.T) {
 	p.leases(0)
 }
 
-// leases waits until exactly n leases exist, and returns them. There may be more for a while: a
+// leases waits until exactly n leases exist, and returns them. There may be more leases at first: a
 // lease that etcd granted too late for its client remains until it expires.
 func (p *place) leases(n int) (ids []clientv3.LeaseID) {
 	p.t.Helper()
@@ -202,9 +202,8 @@ func (p *place) revoke() {
 	}
 }
 
-// TestReissued replaces the certificates of a cluster and its clients, in the same files, by
-// certificates of another authority. The presence of a node must connect again and write its
-// status.
+// TestReissued replaces the certificates of a cluster and its clients, in the same files, with
+// certificates from another authority. A node's presence must connect again and write its status.
 func TestReissued(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{TLS: true})
@@ -219,8 +218,8 @@ func TestReissued(t *testing.T) {
 	p.node("n1", "its next status", hasRevision(8))
 }
 
-// TestStatusRate changes the status of a node often. The newest status must be written soon, but a
-// status may be written at most once a second, and only if it has changed.
+// TestStatusRate often changes a node's status. The newest status must soon be written, but at most
+// one status a second may be written, and only if it has changed.
 func TestStatusRate(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -254,8 +253,9 @@ func TestStatusRate(t *testing.T) {
 	}
 }
 
-// TestNodeNameTwice starts the presences of two daemons with the same node name. The second must
-// write nothing and report the conflict. When the first ends, the second must take over.
+// TestNodeNameTwice starts the presences of two daemons with the same node name. The second
+// presence must write nothing and report the conflict. When the first presence ends, the second
+// must take over.
 func TestNodeNameTwice(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -273,7 +273,7 @@ func TestNodeNameTwice(t *testing.T) {
 	p.node("n1", "the second", func(n *fleet.Node) bool { return hasRevision(2)(n) && n.Live.Version == "second" })
 	wait.For(t, within, "the second to take over", func() bool { return second.last() == "<nil>" })
 	if first.contains("held") {
-		t.Errorf("reports of the first daemon = %s, want none that its key is held", first.all)
+		t.Errorf("reports of the first daemon = %s, want no conflict", first.all)
 	}
 	second.stop()
 	p.put("/nodes/n1/live", "by hand")
@@ -283,9 +283,8 @@ func TestNodeNameTwice(t *testing.T) {
 	p.node("n1", "the third", func(n *fleet.Node) bool { return n != nil && n.Live != nil && n.Live.Version == "third" })
 }
 
-// TestPresenceAfterCrash starts the presence of a node while etcd still has the key of a killed
-// daemon. When the key's lease expires, the presence must take over, without having reported a
-// conflict.
+// TestPresenceAfterCrash starts a node's presence while etcd still has a killed daemon's key. When
+// the key's lease expires, the presence must take over, without having reported a conflict.
 func TestPresenceAfterCrash(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -299,12 +298,12 @@ func TestPresenceAfterCrash(t *testing.T) {
 	p.node("n1", "the next run", func(n *fleet.Node) bool { return n != nil && n.Live != nil && n.Live.Version == "next" })
 	wait.For(t, within, "the report", func() bool { return n.last() == "<nil>" })
 	if n.contains("held") {
-		t.Errorf("reports = %s, want none that the key is held", n.all)
+		t.Errorf("reports = %s, want no conflict", n.all)
 	}
 }
 
-// TestPresenceThroughOutages causes several kinds of outages of etcd. After each, the presence must
-// write its keys again. SetStatus must never block.
+// TestPresenceThroughOutages causes several kinds of etcd outages. After each outage, the presence
+// must write its keys again. SetStatus must never block.
 func TestPresenceThroughOutages(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -341,8 +340,8 @@ func TestPresenceThroughOutages(t *testing.T) {
 	}
 }
 
-// TestLeaseOutlivesFrozenMember freezes two of three members, so possibly the member in use. The
-// registrar must move to another member before its lease expires.
+// TestLeaseOutlivesFrozenMember freezes two of three members, possibly including the member in use.
+// The registrar must move to another member before its lease expires.
 func TestLeaseOutlivesFrozenMember(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

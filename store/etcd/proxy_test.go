@@ -47,7 +47,7 @@ func proxied(t *testing.T, o etcdkit.Options) (c *etcdkit.Cluster, proxy *etcdki
 }
 
 // TestProxyWiped wipes etcd behind a proxy, which continues its watches. The source must detect
-// that this is another history, and publish its state.
+// that etcd has another history, and publish the new state.
 func TestProxyWiped(t *testing.T) {
 	t.Parallel()
 	for _, writes := range []int{0, 20} { // the new revision is below or above the last seen revision
@@ -74,7 +74,7 @@ func TestProxyWiped(t *testing.T) {
 	}
 }
 
-// TestProxy follows services through etcd's gRPC proxy. The source must find all changes. A time
+// TestProxy follows services through etcd's gRPC proxy. The source must find all changes. A period
 // without changes must not count as an outage.
 func TestProxy(t *testing.T) {
 	t.Parallel()
@@ -124,8 +124,8 @@ func TestProxyLosesEtcd(t *testing.T) {
 
 // TestProxyTokens follows etcd through a proxy, with authentication. The proxy's shared watches use
 // the token of the first client. The source must find changes even after this token has expired.
-// The proxy may also stop creating watches: its own watch of the leader has no token, so it opens
-// new streams endlessly.
+// The proxy may also stop creating watches: its own watch of the leader has no token, so the proxy
+// opens new streams endlessly.
 func TestProxyTokens(t *testing.T) {
 	t.Parallel()
 	c, _, p, config := proxied(t, etcdkit.Options{TokenTTL: time.Second})
@@ -134,7 +134,7 @@ func TestProxyTokens(t *testing.T) {
 	second := follow(t, newSource(t, watch.Options{Config: config, Patience: time.Millisecond}))
 	second.wait("the first state", connected)
 	first.stop()
-	time.Sleep(3 * time.Second) // until the token expires, which etcd checks in whole seconds
+	time.Sleep(3 * time.Second) // until the token expires; etcd checks for that every second
 	c.Members[0].Kill()
 	c.Members[0].Start()
 	p.client = c.Client()
@@ -142,7 +142,7 @@ func TestProxyTokens(t *testing.T) {
 }
 
 // TestProxyRegistrar runs a registrar through a proxy. The endpoint's lease must last as long as
-// the registrar runs, and must then end soon.
+// the registrar is running, and must expire soon afterwards.
 func TestProxyRegistrar(t *testing.T) {
 	t.Parallel()
 	_, _, p, config := proxied(t, etcdkit.Options{})
@@ -171,16 +171,16 @@ func TestProxyRegistrar(t *testing.T) {
 		return there
 	}
 	wait.For(t, within, "the endpoint", present)
-	for end := time.Now().Add(life + life/2); time.Now().Before(end); time.Sleep(50 * time.Millisecond) { // longer than the duration of the lease
+	for end := time.Now().Add(life + life/2); time.Now().Before(end); time.Sleep(50 * time.Millisecond) { // longer than the lease lasts
 		if !present() {
-			t.Fatal("the endpoint is missing while its registrar runs, want it registered")
+			t.Fatal("the endpoint is missing while its registrar is running")
 		}
 	}
 	wait.For(t, within, "the registrar to report success", func() bool { return said.last() == "<nil>" })
 	said.mu.Lock()
 	for i, text := range said.all { // a report may be about a late answer
 		if was := i > 0 && said.all[i-1] == "<nil>"; !strings.Contains(text, "no answer in time") && !strings.Contains(text, "timed out") && (text != "<nil>" || was) {
-			t.Errorf("reports of the registrar = %q, want only reports about late answers, and one of success after each", said.all)
+			t.Errorf("reports of the registrar = %q, want only reports about late answers, each followed by a report of success", said.all)
 			break
 		}
 	}
@@ -190,8 +190,9 @@ func TestProxyRegistrar(t *testing.T) {
 	wait.For(t, within, "the end of the lease", func() bool { return !present() })
 }
 
-// TestProxyFaults causes the faults of TestFaults behind a proxy. The source does not notice them,
-// because its connection to the proxy continues. It must still reach the state of a fresh read.
+// TestProxyFaults injects the faults of TestFaults behind a proxy. The source does not notice them,
+// because its connection to the proxy continues. It must still reach the same state as a fresh
+// read.
 func TestProxyFaults(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

@@ -62,12 +62,12 @@ func TestWriteIsReadBack(t *testing.T) {
 	}
 	stored, err := member.client.Get(t.Context(), "/vipd/services/web")
 	if err != nil || len(stored.Kvs) != 1 || stored.Kvs[0].Version != 1 || stored.Kvs[0].ModRevision != got.Revision {
-		t.Errorf("revision of Apply = %d, want the revision of the only version in etcd: %v, %v", got.Revision, stored, err)
+		t.Errorf("Apply: revision = %d, want the revision of the only version in etcd: %v, %v", got.Revision, stored, err)
 	}
 	if n := member.txns.Load(); n != 3 {
 		t.Errorf("transactions = %d, want 3: the transaction without an answer, its repetition, and a read", n)
 	}
 	if past, err := w.History(t.Context(), "web"); err != nil || len(past) != 1 {
-		t.Errorf("entries of the history = %d (%v), want 1", len(past), err)
+		t.Errorf("history entries = %d (%v), want 1", len(past), err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // manyServices is the number of services in a large fleet. "make test" uses a tenth of the number
-// of "make soak".
+// that "make soak" uses.
 var manyServices = wait.Soak(1000, 10_000)
 
 const (
@@ -95,7 +95,7 @@ func TestScale(t *testing.T) {
 	g := follow(t, again)
 	want := g.wait("a fresh reading", connected)
 	if err := agree(f.last(), want); err != nil {
-		t.Errorf("last snapshot differs from a fresh reading, which took %s: %v", time.Since(began), err)
+		t.Errorf("the last snapshot differs from a fresh read, which took %s: %v", time.Since(began), err)
 	}
 }
 

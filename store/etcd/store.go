@@ -30,11 +30,11 @@ func NewStore(c client.Config) (*Store, error) {
 	return &Store{definitions.NewWriter(client), fleet.NewRegistry(client), owners.NewAdmin(client), client}, nil
 }
 
-// Close ends the connection. The next request opens another connection.
+// Close closes the connection. The next request opens a new connection.
 func (s *Store) Close() error { return s.client.Close() }
 
-// Read reads everything at one revision, as a Source would first publish it. defaults are the
-// defaults of the reader.
+// Read reads everything at one revision, and returns it as a Source would first publish it. The
+// parameter defaults holds the reader's [defaults].
 func (s *Store) Read(ctx context.Context, defaults map[string]any) (store.Snapshot, error) {
 	return watch.Read(ctx, s.client, defaults)
 }

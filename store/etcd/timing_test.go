@@ -9,7 +9,7 @@ import (
 )
 
 // hastened returns a Timing with short intervals, so a source reacts immediately instead of after
-// seconds. The functions in change can change it further.
+// seconds. The functions in change can modify the result.
 func hastened(change ...func(*client.Timing)) *client.Timing {
 	t := client.UsualTiming()
 	t.Ask, t.Silence = 50*time.Millisecond, 2*time.Second
@@ -35,7 +35,7 @@ func refill(d time.Duration) func(*client.Timing) {
 // maxKeys sets the maximum number of keys that a source reads.
 func maxKeys(n int64) func(*client.Timing) { return func(t *client.Timing) { t.MaxKeys = n } }
 
-// wallClock replaces the clock by a clock whose wall time is ahead by the number of seconds in
+// wallClock replaces the clock with a clock whose wall time is ahead by the number of seconds in
 // ahead. Its monotonic time stays correct, as after a step of a host's clock.
 func wallClock(ahead *atomic.Int64) func(*client.Timing) {
 	return func(t *client.Timing) { t.Now = func() time.Time { return jumped(time.Now(), ahead.Load()) } }

@@ -15,13 +15,13 @@ import (
 
 // TestWipedEtcdKeepsServices wipes etcd and restarts the source. The last services must stay in use
 // until the services that are written to the wiped etcd count as complete. When all services are
-// deleted on purpose afterwards, none may stay in use.
+// then deleted on purpose, none may stay in use.
 func TestWipedEtcdKeepsServices(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
 	p.put("/services/api", `{"vips":["10.96.0.12"],"ports":[{"port":80}]}`)
 	for range 20 {
-		p.put("/elsewhere", "x") // so the revision of etcd is lower after the wipe
+		p.put("/elsewhere", "x") // so etcd's revision is lower after the wipe
 	}
 	p.put("/overrides/web/192.168.1.11", `{"draining":true}`)
 	options, dir := watch.Options{Config: p.config}, t.TempDir()
@@ -35,7 +35,7 @@ func TestWipedEtcdKeepsServices(t *testing.T) {
 		problems := s.Problems
 		s.Problems = nil
 		if err := agree(s, before); err != nil || !strings.Contains(problems[0].Text, ": the 2 services of revision ") {
-			t.Errorf("snapshot after the wipe differs from before: %v; problems = %v, want one about 2 services", err, problems)
+			t.Errorf("the snapshot changed after the wipe: %v; problems = %v, want one about 2 services", err, problems)
 		}
 	}
 	relay.Cut()
@@ -62,7 +62,7 @@ func TestWipedEtcdKeepsServices(t *testing.T) {
 	})
 	s = f.wait("the end of all services", func(s store.Snapshot) bool { return s.Services.Len() == 0 })
 	if len(s.Problems) > 0 {
-		t.Errorf("problems after all services were deleted = %v, want none", s.Problems)
+		t.Errorf("after all services were deleted: problems = %v, want none", s.Problems)
 	}
 	f.stop()
 }

@@ -78,7 +78,7 @@ func TestApply(t *testing.T) {
 		t.Helper()
 		_, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: fields(82), Base: base, By: "carol"})
 		if _, ok := errors.AsType[*definitions.ConflictError](err); !ok {
-			t.Fatalf("error of Apply = %v, want a ConflictError", err)
+			t.Fatalf("Apply = %v, want a ConflictError", err)
 		}
 		for _, text := range want {
 			if !strings.Contains(err.Error(), text) {
@@ -115,7 +115,7 @@ func TestApply(t *testing.T) {
 	}
 	back := apply(t, w, definitions.Change{Name: "web", Fields: past[1].Fields, By: "erin"})
 	if s := f.reaches(back.Revision).Services.At("web"); s == nil || s.Ports[0].Port != 81 {
-		t.Errorf("service after the second definition was applied again = %+v, want port 81", s)
+		t.Errorf("after applying the second definition again: service = %+v, want port 81", s)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestApplyRefuses(t *testing.T) {
 		}
 	}
 	if s, err := w.Read(t.Context(), nil); err != nil || s.Services.Len() != 0 {
-		t.Errorf("services after refused changes = %d, %v, want 0", s.Services.Len(), err)
+		t.Errorf("after refused changes: services = %d, %v, want 0", s.Services.Len(), err)
 	}
 }
 
@@ -211,8 +211,8 @@ func large(bytes int) map[string]any {
 }
 
 // TestLargeService writes services that fit into a transaction together with the new entry of their
-// history, and services that do not fit. The write must fail for the latter, with a way to fix it,
-// and the dry run must return the same error.
+// history, and services that do not fit. The write must fail for the latter, with an error that
+// explains a fix, and the dry run must return the same error.
 func TestLargeService(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -229,10 +229,10 @@ func TestLargeService(t *testing.T) {
 		dry := w.Check(t.Context(), change, stored)
 		_, err = w.Apply(t.Context(), change)
 		if (err == nil) != good || fmt.Sprint(dry) != fmt.Sprint(err) {
-			t.Errorf("%s: error of the dry run = %v, of the write = %v, want the same error, and nil if the service fits", what, dry, err)
+			t.Errorf("%s: dry run = %v, write = %v, want the same error, or nil if the service fits", what, dry, err)
 		}
 		if err != nil && (!strings.Contains(err.Error(), "service web is too large") || !strings.Contains(err.Error(), "Split the service")) {
-			t.Errorf("%s: error = %v, want one that names the service and a way to fix it", what, err)
+			t.Errorf("%s: error = %v, want one that names the service and a fix", what, err)
 		}
 	}
 	try("too large", beyond, false)
@@ -264,7 +264,7 @@ func TestHistoryLength(t *testing.T) {
 }
 
 // TestHistoryOfStrangers writes an entry with the highest possible number into a history, as
-// another program might. Later changes must still be written, with their own entries.
+// another program might. Later changes must still be written, each with its own entry.
 func TestHistoryOfStrangers(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -280,7 +280,7 @@ func TestHistoryOfStrangers(t *testing.T) {
 
 // TestRace makes several writers change the same service and the same override concurrently. The
 // changes to the service have the same base revision, so exactly one of them must succeed. The
-// changes to the override have none, so all must succeed, one after the other.
+// changes to the override have no base revision, so all of them must succeed, one after the other.
 func TestRace(t *testing.T) {
 	t.Parallel()
 	const n = 8
@@ -324,8 +324,8 @@ func TestRace(t *testing.T) {
 
 // TestRemove removes a service with overrides, with endpoints under leases, and with endpoints
 // without a lease. A single transaction must remove the service, its overrides and the endpoints
-// without a lease. Endpoints under leases must stay, and so must everything of a service whose name
-// starts with the name of the removed service.
+// without a lease. Endpoints under leases must remain, and so must a service whose name starts with
+// the removed service's name.
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -356,8 +356,8 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// TestRemoveMany removes a service that has more endpoints without a lease than a transaction of
-// etcd can delete. All of them must be removed.
+// TestRemoveMany removes a service that has more endpoints without a lease than an etcd transaction
+// can delete. All of them must be removed.
 func TestRemoveMany(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -393,8 +393,8 @@ func (p *place) await(what string, cond func(store.Snapshot) bool) store.Snapsho
 	return s
 }
 
-// life is the duration of leases that must not expire while their owners run. It is long because a
-// busy machine may give an owner no CPU time for several seconds.
+// life is the duration of leases that must not expire while their owners are running. It is long
+// because a busy machine may give an owner no CPU time for several seconds.
 const life = 10 * time.Second
 
 // run runs a registrar until stop is called or the test ends.
@@ -417,8 +417,9 @@ func someEndpoint() balancer.Endpoint {
 }
 
 // TestRegistrar runs a registrar. The endpoint's key must exist, and must be written again after
-// each loss. When another registrar of the endpoint takes over the key, the first must not change
-// it. Finally, the endpoint must drain, and must be removed immediately when its registrar leaves.
+// each loss. When another registrar takes over the endpoint's key, the first registrar must not
+// change the key. Finally, the endpoint must drain, and must be removed immediately when its
+// registrar leaves.
 func TestRegistrar(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -461,7 +462,7 @@ func TestRegistrar(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := p.await("the second's endpoint", func(s store.Snapshot) bool { return s.Endpoints.Has(id) }); s.Endpoints.Len() != 1 {
-		t.Error("endpoints after the first registrar has left: want one, the endpoint of the second registrar")
+		t.Error("after the first registrar left, want only the second registrar's endpoint")
 	}
 	stopSecond()
 	wait.For(t, within, "the first to report the second's key", func() bool {
@@ -511,7 +512,7 @@ func TestRegistrarStopped(t *testing.T) {
 		}
 		if placed {
 			if err := r.Drain(t.Context()); err != nil {
-				t.Fatalf("Drain of endpoint %d = %v, want nil", i, err)
+				t.Fatalf("endpoint %d: Drain = %v, want nil", i, err)
 			}
 		}
 	}
@@ -551,9 +552,9 @@ func TestRegistrarYields(t *testing.T) {
 	direct.await("the second still", has(2))
 }
 
-// TestWriterRights writes as a user without the right to do so, before and after the user's token
-// expires. The error must name the missing right. With an expired token, the writer must get a new
-// token.
+// TestWriterRights writes as a user without write permission, before and after the user's token
+// expires. The error must name the missing permission. With an expired token, the writer must get a
+// new token.
 func TestWriterRights(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{TokenTTL: time.Second})
@@ -568,16 +569,16 @@ func TestWriterRights(t *testing.T) {
 	for range 2 {
 		_, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: fields(80)})
 		if err == nil || !strings.Contains(err.Error(), "the user web may not do that: its role has no right to /vipda/services/web") {
-			t.Errorf("Apply without the right = %v, want an error with the user and the key", err)
+			t.Errorf("Apply without permission = %v, want an error with the user and the key", err)
 		}
-		time.Sleep(3 * time.Second) // until the token expires, which etcd checks in whole seconds
+		time.Sleep(3 * time.Second) // until the token expires; etcd checks for that every second
 	}
 	if _, err := w.Read(t.Context(), nil); err != nil {
 		t.Errorf("Read with an expired token = %v, want nil", err)
 	}
 }
 
-// TestAuthTurnedOn enables authentication while a writer runs that has a user and a password. The
+// TestAuthTurnedOn enables authentication while a writer with a user and a password is running. The
 // writer must continue to work.
 func TestAuthTurnedOn(t *testing.T) {
 	t.Parallel()
@@ -604,6 +605,6 @@ func TestNoServer(t *testing.T) {
 		t.Errorf("error = %v, want one with the endpoint and the refused connection", err)
 	}
 	if took := time.Since(began); took > wait.Patience {
-		t.Errorf("time until Read returned = %s, want at most %s", took, wait.Patience)
+		t.Errorf("Read took %s, want at most %s", took, wait.Patience)
 	}
 }
