@@ -13,7 +13,7 @@ type Send struct {
 	On      int
 	Source  netip.Addr
 	Packets []Packet
-	// number orders the adverts of a group.
+	// number numbers a group's adverts in order.
 	number uint64
 }
 
@@ -31,7 +31,7 @@ type Datagram struct {
 	On       int // index of the interface
 	From, To netip.Addr
 	TTL      int
-	// At is the time of the packet's arrival. Zero means now.
+	// At is when the packet arrived. Zero means now.
 	At   local.Time
 	Data []byte // bytes after the IP header
 }

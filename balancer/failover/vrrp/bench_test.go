@@ -11,7 +11,7 @@ import (
 )
 
 // bench is a node in a simulated environment. The simulated kernel performs each action
-// immediately. The test delivers the adverts of other routers.
+// immediately. The test delivers other routers' adverts.
 type bench struct {
 	t      *testing.T
 	node   *vrrp.Node
@@ -19,24 +19,24 @@ type bench struct {
 	now    local.Time
 	open   bool
 	bound  map[netip.Addr]bool
-	// sent holds the adverts that the node has sent since the last call of priorities, and sums
-	// their checksums. If sendErr is not nil, sending fails.
+	// sent holds the adverts that the node has sent since the last call to priorities, and sums
+	// holds their kinds of checksums. If sendErr is not nil, sending fails.
 	sent    []vrrp.Advert
 	sums    []vrrp.Checksum
 	sendErr error
 	notes   []string
 	probes  int
-	// found maps each address that another host has to the host's MAC, for the answers to a Probe.
+	// found holds the answers to Probes: it maps each address that another host has to that host's
+	// MAC.
 	found map[netip.Addr]string
-	// mute reports whether the results of OpenGate, CloseGate and Unbind are withheld from the
-	// node.
+	// If mute is set, the node does not receive the results of OpenGate, CloseGate and Unbind.
 	mute bool
 }
 
 const (
 	vip  = "10.9.0.100"
 	self = "10.9.0.5"
-	high = "10.9.0.9" // the address of another router, which is higher than self
+	high = "10.9.0.9" // another router's address, which is higher than self
 	low  = "10.9.0.1"
 )
 
@@ -56,7 +56,7 @@ func newBench(t *testing.T, groups ...vrrp.Group) *bench {
 	return b
 }
 
-// do performs the actions of the node, and passes their results to it.
+// do performs the node's actions, and passes their results to the node.
 func (b *bench) do(actions []local.Action) {
 	for _, a := range actions {
 		switch a := a.(type) {
@@ -107,8 +107,8 @@ func (b *bench) run(d time.Duration) {
 	}
 }
 
-// receive delivers an advert of another router. The advert equals the group's own advert, except
-// for the priority and whatever the functions in change modify.
+// receive delivers an advert from another router. The advert equals the group's own advert, except
+// for the priority and the changes that the functions in change make.
 func (b *bench) receive(from string, priority uint8, change ...func(a *vrrp.Advert, d *vrrp.Datagram)) {
 	g := b.groups[0]
 	a := &vrrp.Advert{Version: g.Version, RouterID: g.RouterID, Priority: priority, Interval: g.Interval, Addrs: g.Advertise}
@@ -150,7 +150,7 @@ func (b *bench) want(s vrrp.State) {
 	}
 }
 
-// priorities returns the priorities of the adverts that the node has sent since the last call.
+// priorities returns the priorities in the adverts that the node has sent since the last call.
 func (b *bench) priorities() (all []uint8) {
 	for _, a := range b.sent {
 		all = append(all, a.Priority)
@@ -159,7 +159,6 @@ func (b *bench) priorities() (all []uint8) {
 	return all
 }
 
-// noted reports whether any note contains the given text.
 func (b *bench) noted(text string) bool {
 	return strings.Contains(strings.Join(b.notes, "\n"), text)
 }

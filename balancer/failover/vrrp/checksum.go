@@ -5,16 +5,16 @@ import (
 	"net/netip"
 )
 
-// Checksum is the method by which a router computes the checksum of version 3 over IPv4, because
-// implementations differ. All implementations agree on the checksum of version 2, which has no
-// pseudo-header, and on the checksum over IPv6, which has a pseudo-header.
+// Checksum selects how a router computes the checksum in version 3 over IPv4, where implementations
+// differ. All implementations agree on version 2, whose checksum does not cover a pseudo-header,
+// and on IPv6, where it does.
 type Checksum string
 
-// The kinds of checksums.
+// These are the kinds of checksums.
 const (
-	// Plain covers the message only (RFC 9568).
+	// Plain covers only the message (RFC 9568).
 	Plain Checksum = "plain"
-	// Pseudo also covers the pseudo-header of IPv4. keepalived sends it by default, and requires it
+	// Pseudo also covers the IPv4 pseudo-header. keepalived sends it by default, and requires it
 	// from its peers.
 	Pseudo Checksum = "pseudo"
 	// OldUnicast is Pseudo with the multicast group as the destination even in unicast packets.
@@ -33,7 +33,7 @@ func (c Checksum) initial(version int, from, to netip.Addr, size int) uint32 {
 	return add(from.AsSlice()) + add(to.AsSlice()) + uint32(size) + Protocol
 }
 
-// verify returns the kind of a message's checksum, and whether the checksum is correct.
+// verify returns the kind of a message's checksum, and reports whether the checksum is correct.
 func verify(version int, message []byte, from, to netip.Addr) (Checksum, bool) {
 	kinds := []Checksum{Plain, Pseudo, OldUnicast}
 	switch {

@@ -1,15 +1,15 @@
-// Package vrrp decides which of a few hosts holds a group of VIPs by the Virtual Router Redundancy
-// Protocol, versions 3 (RFC 9568) and 2.
+// Package vrrp decides which of a few hosts holds a group of VIPs. It implements the Virtual Router
+// Redundancy Protocol, versions 3 (RFC 9568) and 2.
 //
 // It has no I/O and no clock. [Node] is one host: its methods receive an event and its time, and
-// return the actions to perform, in order. [Advert] is the message of the protocol; keepalived and
-// hardware routers use the same message.
+// return the actions to perform, in order. [Advert] is the protocol's message, which keepalived and
+// hardware routers also use.
 //
 // An owner sends adverts. A backup takes over after its down time without an advert. No router
 // confirms the arrival of adverts, so two hosts that can't reach each other both own the VIPs. If a
-// process is killed or stopped, or hangs, its host does not continue to answer: the gate, a timer
-// in the kernel, silences its VIPs before the fastest backup takes over (timing.go). Each group has
-// a router:
+// process hangs, or is killed or stopped, its host soon stops answering: the gate, a timer in the
+// kernel, silences its VIPs before the fastest backup takes over (timing.go). Each group has a
+// router:
 //
 //	Init --> Backup --- silence, or a lower owner ---> Claiming --- 20 ms, open gate ---> Active
 //	           ^                                          |                                 |

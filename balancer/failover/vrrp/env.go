@@ -6,21 +6,20 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// env is shared by the routers of a node: the current time, the actions to return, and the gate.
+// env holds what a node's routers share: the current time, the actions to return, and the gate.
 type env struct {
 	now     local.Time
 	actions []local.Action
-	// awake is the time when the process woke up after a pause. Packets that arrived earlier are
-	// stale.
+	// awake is when the process last woke up after a pause. Packets that arrived earlier are stale.
 	awake local.Time
-	// gate is the state of the kernel's gate as far as the node knows. The gate stays open for
+	// gate is the state of the kernel's gate, as this node knows it. The gate stays open for
 	// gateTime after a refresh.
 	gate     gateState
 	gateTime time.Duration
 	// ids is the ID of the last Unbind.
 	ids int
-	// stopping reports whether the node was stopped, and standby reports whether an operator has
-	// put it on standby.
+	// stopping is set after the node was stopped, and standby while an operator keeps it on
+	// standby.
 	stopping, standby bool
 }
 
@@ -39,7 +38,7 @@ func (e *env) closeGate() {
 	e.do(local.CloseGate{})
 }
 
-// gateState is a node's knowledge of the kernel's gate.
+// gateState is what a node knows about the state of the kernel's gate.
 type gateState int
 
 const (

@@ -20,14 +20,14 @@ type Group struct {
 	// DownAdverts is the number of missed adverts after which a backup takes over. Zero means 3.
 	// All routers must use the same number.
 	DownAdverts int
-	// Preempt is the time for which this host must be healthy before it takes over from a router
-	// with a lower priority. The value Never disables this.
+	// Preempt is how long this host must be healthy before it takes over from a router with a lower
+	// priority. Never means that it does not take over.
 	Preempt time.Duration
-	// Link is the link on which adverts are sent and received, with the kind of addressing.
+	// Link is the link for sending and receiving adverts.
 	Link Link
 	// Advertise lists the addresses in adverts, and VIPs lists all addresses that move together.
 	Advertise, VIPs []netip.Addr
-	// Password is the password of version 2, or "".
+	// Password is the password that version 2 sends, or "".
 	Password string
 	// Checksum is the kind of checksum that this host sends. If empty, this host sends the kind
 	// that the receiver uses.
@@ -37,11 +37,11 @@ type Group struct {
 	Witness    Witness
 }
 
-// Witness determines how a group uses its witnesses. Witnesses are hosts that must be within reach;
-// their answers show that this host is connected.
+// Witness determines how a group uses its witnesses. Witnesses are hosts whose answers show that
+// this host is connected.
 type Witness string
 
-// The kinds of witnesses.
+// These are the ways to use witnesses.
 const (
 	NoWitness Witness = ""
 	// WitnessResigns makes an owner resign if all witnesses fall silent.
@@ -51,12 +51,12 @@ const (
 	WitnessRequired Witness = "required"
 )
 
-// Never is the value of Group.Preempt with which this host never takes over from a healthy router.
+// Never is the Group.Preempt that stops this host from ever taking over from a healthy router.
 const Never time.Duration = -1
 
 // Link is the link on which a group sends and receives adverts.
 type Link struct {
-	// On is the index of the interface in the process.
+	// On is the process's index for the interface.
 	On int
 	// Source is this host's address on the interface. Its family is the group's.
 	Source netip.Addr
@@ -71,7 +71,7 @@ func (g *Group) sameRouter(o *Group) bool {
 	return g.RouterID == o.RouterID && g.Version == o.Version && g.Link.On == o.Link.On && g.Link.Source == o.Link.Source
 }
 
-// receivers returns the destinations of an advert.
+// receivers returns the addresses to which adverts are sent.
 func (l *Link) receivers() []netip.Addr {
 	if len(l.Peers) > 0 {
 		return l.Peers
@@ -88,7 +88,7 @@ func (g *Group) advert(priority uint8) *Advert {
 	return a
 }
 
-// label describes the group with its first VIPs, for operators.
+// label describes the group through its first VIPs, for operators.
 func (g *Group) label() string {
 	const listed = 3
 	var names []string

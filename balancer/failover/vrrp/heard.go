@@ -28,7 +28,7 @@ func (r *router) received(d *Datagram) {
 	}
 }
 
-// ignored processes a dropped advert of a router that may be an owner.
+// ignored processes a dropped advert from a router that may be an owner.
 func (r *router) ignored(p *peer) {
 	switch r.state {
 	case Backup:
@@ -57,7 +57,7 @@ func (r *router) heardAsBackup(p *peer) {
 	case a.Priority >= own || r.peers.yielded.text != "":
 		r.restart(a.Interval)
 	case a.Priority == unfitPriority:
-		r.shortenDownTimer() // it can't serve the VIPs
+		r.shortenDownTimer() // its sender can't serve the VIPs
 	case !r.fitness.preempts(r.now, r.g.Preempt) || !r.witnessed():
 		r.restart(a.Interval)
 	}

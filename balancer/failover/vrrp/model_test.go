@@ -17,14 +17,13 @@ import (
 type scenario struct {
 	name   string
 	groups []vrrp.Group
-	// from and to limit the period in which a fault happens. Both are measured from the end of
-	// prepare.
+	// from and to limit when a fault may happen. Both are measured from the end of prepare.
 	prepare  func(w *world)
 	from, to time.Duration
 	// both is the maximum time for which both hosts may answer. In most scenarios, this can only
 	// happen if a host stops while the other host preempts it.
 	both time.Duration
-	// losses is the maximum number of adverts that are lost directly before the fault.
+	// losses is the maximum number of adverts that are lost just before the fault.
 	losses int
 	// ends reports whether the first host stops for good during the scenario. If the second host
 	// also stops, nobody can answer.
@@ -38,8 +37,8 @@ func startAt(w *world, h *host, d time.Duration) {
 	h.start()
 }
 
-// preempting is the maximum time for which both hosts answer if one of them stops at the moment
-// when the other host preempts it.
+// preempting is how long both hosts may answer if one host stops just when the other host preempts
+// it.
 const preempting = gateTime
 
 // scenarios returns all scenarios, each of which has two hosts.
@@ -87,7 +86,7 @@ func scenarios() []scenario {
 }
 
 // refused returns a scenario in which both hosts become owners, because one host refuses the
-// other's adverts. Only the host that has preempted the other can then end this.
+// other's adverts. Only the host that has preempted the other can then resolve the conflict.
 func refused(name string, groups []vrrp.Group, spoil func(from *host, d *vrrp.Datagram)) scenario {
 	return scenario{name: name, groups: groups, spoil: spoil, from: 320 * ms, to: 400 * ms, both: 5 * interval, prepare: func(w *world) {
 		w.hosts[0].start()
@@ -147,8 +146,8 @@ func faults() []fault {
 // restarts its down timer after a pause.
 const silence = 2 * (4*interval + 50*ms)
 
-// history is a scenario with a fault of the host victim. The field lost is the number of the
-// victim's adverts that are lost directly before the fault.
+// history is a scenario with a fault of the host victim. The field lost is how many of the victim's
+// adverts are lost just before the fault.
 type history struct {
 	*scenario
 	fault
@@ -178,8 +177,8 @@ func (h *history) run(verbose bool) *world {
 	return w
 }
 
-// acts returns the numbers of the victim's first and last act in the period in which a fault can
-// happen. It also returns the numbers of the acts that send adverts.
+// acts returns the numbers of the victim's first and last act during which a fault can happen, and
+// the numbers of the acts that send adverts.
 func (s *scenario) acts(victim int) (first, last int, adverts []int) {
 	w := newWorld(s.groups...)
 	w.spoil = s.spoil
@@ -208,7 +207,7 @@ func (s *scenario) visit(mistake string, check func(h *history)) (histories int)
 	return histories
 }
 
-// wrong describes the rule that the history h has broken in w, or returns "".
+// wrong describes the rule that the history h has broken in w. It returns "" if no rule is broken.
 func (h *history) wrong(w *world) string {
 	most := h.both
 	if h.both == preempting && h.fault.hangs {
@@ -246,7 +245,6 @@ func TestPairMeetsAllFaults(t *testing.T) {
 	}
 }
 
-// owners returns the number of hosts that answer for the VIP now.
 func (w *world) owners() (n int) {
 	for _, h := range w.hosts {
 		if h.answers() {
@@ -256,8 +254,8 @@ func (w *world) owners() (n int) {
 	return n
 }
 
-// TestGaps runs each event alone, without further faults. The time without an answer for the VIP
-// must not be longer than VRRP permits.
+// TestGaps runs each event without other faults. The VIP must not be without an answer for longer
+// than VRRP permits.
 func TestGaps(t *testing.T) {
 	t.Parallel()
 	skew := pair(150, 100, 0)[1].Skew(100, interval)
@@ -296,7 +294,7 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// TestModelFindsMistakes breaks one rule at a time. With each of the listed faults, the model must
+// TestModelFindsMistakes breaks one rule at a time. For each of the listed faults, the model must
 // find a history that breaks a rule: both hosts answer, or no host answers at the end.
 func TestModelFindsMistakes(t *testing.T) {
 	t.Parallel()
@@ -314,7 +312,7 @@ func TestModelFindsMistakes(t *testing.T) {
 		})
 		for _, name := range names {
 			if found[name] == 0 {
-				t.Errorf("mistake: %s; fault: %s: histories that break a rule = 0, want at least 1", mistake, name)
+				t.Errorf("mistake: %s; fault: %s: no history breaks a rule, want at least one", mistake, name)
 			}
 		}
 	}
@@ -362,7 +360,6 @@ func randomHistory(seed int, verbose bool) *world {
 	return w
 }
 
-// disturb causes a random fault or event at a host.
 func (w *world) disturb(h *host, hangs bool) {
 	say := func(what string) { w.notef("%s: %s", h.group.Link.Source, what) }
 	switch w.random.IntN(7) {

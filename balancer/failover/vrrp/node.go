@@ -46,7 +46,7 @@ func (n *Node) begin(now local.Time) {
 	}
 }
 
-// maxPause is the maximum time between two events that does not count as a pause.
+// maxPause is the maximum time between two events. A longer time counts as a pause of the process.
 func (n *Node) maxPause() time.Duration {
 	d := 2 * MaxGate
 	for _, r := range n.routers {
@@ -55,7 +55,6 @@ func (n *Node) maxPause() time.Duration {
 	return d
 }
 
-// step performs the steps that are due, and returns the actions.
 func (n *Node) step() []local.Action {
 	for _, r := range n.routers {
 		r.step()
@@ -85,8 +84,8 @@ func (n *Node) Deadline() (earliest local.Time) {
 	return earliest
 }
 
-// Next returns the time of the next step, or 0 if no step is scheduled. A process that calls Tick
-// at this time, instead of at its next regular tick, sends adverts and takes over on time.
+// Next returns when the next step is due, or 0 if no step is scheduled. A process that calls Tick
+// at that time, instead of at its next regular tick, sends adverts and takes over on time.
 func (n *Node) Next() (earliest local.Time) {
 	for _, r := range n.routers {
 		if r.state != Init && r.due > n.now && (earliest == 0 || r.due < earliest) {
@@ -122,7 +121,7 @@ func (n *Node) Received(now local.Time, d Datagram) []local.Action {
 	return n.step()
 }
 
-// Opened processes the result of an OpenGate. The deadline is checked again before VIPs are bound,
+// Opened processes the result of an OpenGate. It checks the deadline again before it binds VIPs,
 // because opening the gate may have been slow.
 func (n *Node) Opened(now local.Time, err error) []local.Action {
 	n.begin(now)
@@ -153,8 +152,8 @@ func (n *Node) Closed(now local.Time) []local.Action {
 }
 
 // Lapsed processes a lapse of the gate. The parameter lasts is the duration of the lapse, or 0 if
-// unknown. Lapsed must be called before other events at that time, because an advert of a host with
-// a closed gate would keep the VIPs silent.
+// unknown. Lapsed must be called before other events at that time, because an advert from a host
+// whose gate is closed would keep the VIPs silent.
 func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []local.Action {
 	n.begin(now)
 	if n.gate == open {
@@ -204,8 +203,8 @@ func (n *Node) unbound(chosen func(*router) bool) {
 	n.leaving = slices.DeleteFunc(n.leaving, func(r *router) bool { return r.giving == 0 })
 }
 
-// Probed processes the answers to a Probe. The map found contains the MAC of the host for each
-// address that a host has.
+// Probed processes the answers to a Probe. The map found contains the MAC of the host that answered
+// for each address, if any.
 func (n *Node) Probed(now local.Time, _ []netip.Addr, found map[netip.Addr]string) []local.Action {
 	n.begin(now)
 	for _, r := range n.routers {
@@ -214,7 +213,7 @@ func (n *Node) Probed(now local.Time, _ []netip.Addr, found map[netip.Addr]strin
 	return n.step()
 }
 
-// Reached processes an answer from a host that must be within reach of a group.
+// Reached processes an answer from one of a group's witnesses.
 func (n *Node) Reached(now local.Time, group string) []local.Action {
 	n.begin(now)
 	if r := n.find(group); r != nil {
@@ -223,8 +222,7 @@ func (n *Node) Reached(now local.Time, group string) []local.Action {
 	return n.step()
 }
 
-// Reaching processes a change to the hosts that must be within reach of a group. Answers from
-// before the change no longer count.
+// Reaching processes a change to a group's witnesses. Earlier answers no longer count.
 func (n *Node) Reaching(now local.Time, group string) []local.Action {
 	n.begin(now)
 	if r := n.find(group); r != nil {
@@ -234,7 +232,7 @@ func (n *Node) Reaching(now local.Time, group string) []local.Action {
 }
 
 // Unwitnessed returns the groups that this host would not take over from a silent owner, because
-// none of the hosts that must be within reach answers.
+// none of their witnesses answers.
 func (n *Node) Unwitnessed(now local.Time) (groups []string) {
 	for _, r := range n.routers {
 		if r.unwitnessed(now) {
@@ -244,7 +242,7 @@ func (n *Node) Unwitnessed(now local.Time) (groups []string) {
 	return groups
 }
 
-// Ready sets the reason why this host can't serve the VIPs of a group; "" means that it can.
+// Ready sets the reason why this host can't serve a group's VIPs. "" means that it can.
 func (n *Node) Ready(now local.Time, group, why string) []local.Action {
 	n.begin(now)
 	if r := n.find(group); r != nil {
@@ -295,7 +293,7 @@ func (n *Node) Left() bool {
 	return n.stopping && n.gate == closed && !slices.ContainsFunc(n.routers, giving) && !slices.ContainsFunc(n.leaving, giving)
 }
 
-// Whose returns "", because VRRP does not report the MACs of other hosts.
+// Whose returns "", because VRRP does not report other hosts' MACs.
 func (n *Node) Whose(string) string { return "" }
 
 // SetGroups replaces the groups. A group whose router ID, version, interface or source address

@@ -43,8 +43,8 @@ func TestTakeoverAfterSilence(t *testing.T) {
 	}
 }
 
-// TestOwnerHears delivers adverts of different routers to an Active node. The node must stay Active
-// if, by the rules of VRRP, it has precedence over the router. Otherwise it must become a Backup.
+// TestOwnerHears delivers adverts from different routers to an Active node. The node must stay
+// Active if VRRP gives it precedence over the router. Otherwise it must become a Backup.
 func TestOwnerHears(t *testing.T) {
 	for _, c := range []struct {
 		name, from string
@@ -66,19 +66,19 @@ func TestOwnerHears(t *testing.T) {
 			b.receive(c.from, c.priority)
 			b.want(c.want)
 			if got := b.priorities(); len(got) != c.replies {
-				t.Errorf("priorities of the replies = %v, want %d of them", got, c.replies)
+				t.Errorf("replies = %v, want %d", got, c.replies)
 			}
 			for range 100 {
 				b.receive(c.from, c.priority)
 			}
 			if got := b.priorities(); len(got) > 0 {
-				t.Errorf("number of replies to 100 more adverts at the same time = %d, want 0", len(got))
+				t.Errorf("replies to 100 more simultaneous adverts = %d, want 0", len(got))
 			}
 		})
 	}
 }
 
-// TestBackupHears delivers an advert of the same router to a Backup in each interval. The Backup
+// TestBackupHears delivers an advert from the same router to a Backup in each interval. The Backup
 // must take over only if it may preempt the router.
 func TestBackupHears(t *testing.T) {
 	for _, c := range []struct {
@@ -117,8 +117,8 @@ func TestBackupHears(t *testing.T) {
 	}
 }
 
-// TestBackupUsesTheOwnersInterval delivers an advert of an owner whose interval is 300 ms. The node
-// must wait for 3 of the owner's intervals before it takes over.
+// TestBackupUsesTheOwnersInterval delivers an advert from an owner whose interval is 300 ms. The
+// node must wait for 3 of the owner's intervals before it takes over.
 func TestBackupUsesTheOwnersInterval(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.receive(high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Interval = 300 * ms })
@@ -176,13 +176,13 @@ func TestDroppedPackets(t *testing.T) {
 				}
 			}
 			if n != 1 {
-				t.Errorf("notes that start with dropped = %d in %q, want 1", n, b.notes)
+				t.Errorf("notes about dropped adverts = %d in %q, want 1", n, b.notes)
 			}
 		})
 	}
 }
 
-// TestStrangerWithTheSameRouterID delivers adverts of a router that has the same router ID, but
+// TestStrangerWithTheSameRouterID delivers adverts from a router that has the same router ID, but
 // different VIPs and a different version or password. The node must keep its VIPs, because the
 // router does not own them.
 func TestStrangerWithTheSameRouterID(t *testing.T) {
@@ -207,8 +207,8 @@ func TestStrangerWithTheSameRouterID(t *testing.T) {
 
 func version2(g *vrrp.Group) { g.Version, g.Interval, g.Password = 2, time.Second, "secret" }
 
-// TestOtherListsAreAccepted delivers adverts of a router whose list of addresses has an additional
-// address. The router must still count as the owner, and a problem must name the address.
+// TestOtherListsAreAccepted delivers adverts from a router that lists an additional address. The
+// router must still count as the owner, and a problem must name the address.
 func TestOtherListsAreAccepted(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.receiveFor(time.Second, high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs(vip, "10.9.0.101") })
@@ -240,7 +240,7 @@ func TestChecksumFollowsThePeer(t *testing.T) {
 	b = newBench(t, g)
 	b.run(500 * ms)
 	if len(b.sums)%2 != 0 || b.sums[0] != vrrp.Plain {
-		t.Errorf("kinds of checksums = %q, want only plain checksums, and as many adverts to one peer as to the other", b.sums)
+		t.Errorf("checksums = %q, want only plain checksums, and equally many adverts to both peers", b.sums)
 	}
 }
 
@@ -280,7 +280,7 @@ func TestYield(t *testing.T) {
 			}
 			if c.distant {
 				if b.receiveFor(interval, low, 50, c.change); b.probes == 0 {
-					t.Error("number of Probes of the VIP = 0, want at least 1")
+					t.Error("the node sent no Probe for the VIP")
 				}
 			}
 			var since time.Duration
@@ -353,7 +353,7 @@ func TestYieldToANewcomer(t *testing.T) {
 			if c.want == vrrp.Active {
 				return
 			}
-			if c.adverts == 1 { // the router sends no further adverts
+			if c.adverts == 1 { // the router sends no more adverts
 				b.run(4 * interval)
 				b.want(vrrp.Active)
 				return
@@ -372,8 +372,8 @@ func TestYieldToANewcomer(t *testing.T) {
 	b.repair()
 }
 
-// repair simulates a router with a lower priority that accepts the node's adverts from now on. The
-// node must preempt it.
+// repair simulates a router with a lower priority that now accepts the node's adverts. The node
+// must preempt it.
 func (b *bench) repair() {
 	b.t.Helper()
 	delete(b.found, netip.MustParseAddr(vip))
@@ -384,7 +384,7 @@ func (b *bench) repair() {
 	b.want(vrrp.Active)
 }
 
-// TestSlowRival adds a router that sends adverts of another version, at a longer interval. The node
+// TestSlowRival adds a router that sends adverts in another version, at a longer interval. The node
 // must preempt the router and then yield to it. It must stay a Backup until the router's next
 // advert.
 func TestSlowRival(t *testing.T) {
@@ -402,11 +402,11 @@ func TestSlowRival(t *testing.T) {
 	}
 	b.want(vrrp.Backup)
 	if owned == 0 || owned > 50 {
-		t.Errorf("the node was Active for %d of its intervals, want 1 to 50, which are 5 intervals of the router", owned)
+		t.Errorf("the node was Active for %d of its intervals, want 1 to 50, which are 5 of the router's intervals", owned)
 	}
 }
 
-// TestManyStrangers delivers adverts of 400 routers, and half of the adverts must be dropped. The
+// TestManyStrangers delivers adverts from 400 routers. Half of the adverts must be dropped. The
 // node must limit the number of notes, the number of routers in its status, and the number of
 // routers that metrics name.
 func TestManyStrangers(t *testing.T) {
@@ -449,7 +449,7 @@ func TestUnyieldingOwner(t *testing.T) {
 }
 
 // TestYieldToAnAnswer makes the node take over while another router still answers for the VIP, but
-// sends no further adverts. The node must yield if it has preempted the router, unless it is
+// sends no more adverts. The node must yield if it has preempted the router, unless it is
 // configured never to yield. If the node took over after silence, it must stay Active.
 func TestYieldToAnAnswer(t *testing.T) {
 	for _, c := range []struct {
@@ -490,7 +490,7 @@ func TestReadiness(t *testing.T) {
 	b.run(600 * ms)
 	b.want(vrrp.Active)
 	if got := b.priorities(); got[0] != 0 || got[1] != 1 {
-		t.Errorf("priorities of the adverts = %v, want 0 and then 1", got)
+		t.Errorf("advert priorities = %v, want 0 and then 1", got)
 	}
 	b.do(b.node.Ready(b.now, "main", "no endpoint of web"))
 	b.want(vrrp.Active)
@@ -511,11 +511,11 @@ func TestOrderOfResigning(t *testing.T) {
 	b.do(b.node.Resign(b.now, "main"))
 	b.want(vrrp.Backup)
 	if got := b.priorities(); len(got) > 0 {
-		t.Fatalf("priorities of the adverts before the VIP is removed = %v, want none", got)
+		t.Fatalf("before the VIP is removed: adverts = %v, want none", got)
 	}
 	b.do(b.node.Unbound(b.now, 1))
 	if got := b.priorities(); !slices.Equal(got, []uint8{0}) {
-		t.Errorf("priorities of the adverts after the VIP is removed = %v, want 0", got)
+		t.Errorf("after the VIP is removed: advert priorities = %v, want 0", got)
 	}
 }
 
@@ -530,7 +530,7 @@ func TestFailedUnbind(t *testing.T) {
 	b.do(b.node.Closed(b.now))
 	b.mute = false
 	if got := b.priorities(); !slices.Equal(got, []uint8{0}) {
-		t.Errorf("priorities of the adverts after the gate has closed = %v, want 0", got)
+		t.Errorf("after the gate has closed: advert priorities = %v, want 0", got)
 	}
 	b.run(2 * time.Second)
 	b.want(vrrp.Active)
@@ -568,15 +568,15 @@ func TestStandbyAndStop(t *testing.T) {
 	b.do(b.node.Stop(b.now))
 	b.want(vrrp.Init)
 	if got := b.priorities(); !slices.Equal(got, []uint8{0}) || !b.node.Left() || b.open {
-		t.Errorf("priorities of the adverts = %v, Left() = %t, gate open = %t; want 0, true, false", got, b.node.Left(), b.open)
+		t.Errorf("advert priorities = %v, Left() = %t, gate open = %t; want 0, true, false", got, b.node.Left(), b.open)
 	}
 	b.run(time.Second)
 	b.want(vrrp.Init)
 }
 
 // TestLapse pauses an Active node for a second, so its gate lapses. The node must ignore packets
-// that arrived during the pause, and send nothing until it takes over again. This must not depend
-// on whether the lapse is reported before the next packet.
+// that arrived during the pause, and send nothing until it takes over again. It must do so whether
+// or not the lapse is reported before the next packet.
 func TestLapse(t *testing.T) {
 	for _, reported := range []bool{true, false} {
 		b := newBench(t, mainGroup())
@@ -594,7 +594,7 @@ func TestLapse(t *testing.T) {
 		b.want(vrrp.Backup)
 		b.run(300 * ms)
 		if got := b.priorities(); len(got) > 0 || b.state() != vrrp.Backup {
-			t.Errorf("lapse reported = %t: priorities of the adverts = %v, state = %s; want a Backup that sends none", reported, got, b.state())
+			t.Errorf("lapse reported = %t: advert priorities = %v, state = %s; want a Backup that sends no adverts", reported, got, b.state())
 		}
 		b.run(100 * ms)
 		b.want(vrrp.Active)
@@ -637,12 +637,12 @@ func TestPausedBackup(t *testing.T) {
 	b.receiveFor(time.Second, high, 150)
 	b.want(vrrp.Backup)
 	if got := b.priorities(); len(got) > 0 {
-		t.Errorf("priorities of the adverts = %v, want none", got)
+		t.Errorf("adverts = %v, want none", got)
 	}
 }
 
-// TestFailedAdverts makes it impossible to send adverts for one of two groups. The VIP of this
-// group must be unbound, and the other group must stay Active.
+// TestFailedAdverts makes it impossible to send adverts for one of two groups. That group's VIP
+// must be unbound, and the other group must stay Active.
 func TestFailedAdverts(t *testing.T) {
 	other := mainGroup()
 	other.Name, other.RouterID, other.Link.On, other.Advertise, other.VIPs = "other", 52, 1, addrs("10.9.1.100"), addrs("10.9.1.100")
@@ -660,16 +660,16 @@ func TestFailedAdverts(t *testing.T) {
 	}
 	b.want(vrrp.Backup)
 	if s := b.node.Status(b.now).Groups[1]; s.State != vrrp.Active || !b.open || !b.bound[netip.MustParseAddr("10.9.1.100")] {
-		t.Errorf("state of the other group = %s, gate open = %t; want Active, an open gate, and its VIP bound", s.State, b.open)
+		t.Errorf("other group: state = %s, gate open = %t; want Active, an open gate, and its VIP bound", s.State, b.open)
 	}
 	if d := b.node.Deadline(); d <= b.now.Add(gateTime) {
-		t.Errorf("the gate's deadline is in %s, want the later deadline of the other group", d.Since(b.now))
+		t.Errorf("the gate's deadline is in %s, want the other group's later deadline", d.Since(b.now))
 	}
 }
 
 // TestWitness configures witnesses for a node. While no witness answers, a Backup must not take
-// over from a silent router. When a witness answers, the Backup must first wait for adverts of an
-// owner. When the witnesses become silent, an Active node must resign once.
+// over from a silent router. When a witness answers, the Backup must first wait for an owner's
+// adverts. When the witnesses become silent, an Active node must resign once.
 func TestWitness(t *testing.T) {
 	g := mainGroup()
 	g.Witness = vrrp.WitnessRequired
@@ -677,7 +677,7 @@ func TestWitness(t *testing.T) {
 	b.run(2 * time.Second)
 	b.want(vrrp.Backup)
 	if !b.noted("no host of ownership.reach answers") || len(b.group().Problems) != 1 {
-		t.Errorf("notes = %q, problems = %q; want a note and a problem that no witness answers", b.notes, b.group().Problems)
+		t.Errorf("notes = %q, problems = %q; want a note and a problem about silent witnesses", b.notes, b.group().Problems)
 	}
 	down := g.DownTime(g.Priority, interval)
 	b.do(b.node.Reached(b.now, "main"))
@@ -690,7 +690,7 @@ func TestWitness(t *testing.T) {
 	b.run(2010 * ms)
 	b.want(vrrp.Backup)
 	if got := b.priorities(); got[len(got)-1] != 0 {
-		t.Errorf("priorities of the adverts = %v, want the last to be 0", got)
+		t.Errorf("advert priorities = %v, want the last to be 0", got)
 	}
 	b.run(100 * ms)
 	if got, want := b.group().Problems, "main has priority 1 here: no host of ownership.reach answers"; !slices.Contains(got, want) {
@@ -708,7 +708,7 @@ func TestWitness(t *testing.T) {
 
 // TestSilentWitness configures a witness for a Backup that receives adverts. If the witness is
 // required and has been silent for 2 s, the Backup must report that it would not take over.
-// Otherwise it must not report this.
+// Otherwise it must report nothing.
 func TestSilentWitness(t *testing.T) {
 	for _, kind := range []vrrp.Witness{vrrp.WitnessRequired, vrrp.WitnessResigns, vrrp.NoWitness} {
 		g := mainGroup()
@@ -784,7 +784,7 @@ func TestHealedPartition(t *testing.T) {
 	}
 }
 
-// TestOwnerThatWasCutOff delivers an advert of another owner with a lower priority to an Active
+// TestOwnerThatWasCutOff delivers an advert from another owner with a lower priority to an Active
 // node whose witness has been silent for 1.5 s. The node must resign. If a witness has just
 // answered, the node must stay Active.
 func TestOwnerThatWasCutOff(t *testing.T) {
@@ -823,7 +823,7 @@ func TestUnsentAdverts(t *testing.T) {
 	b.sendErr = nil
 	b.active()
 	if got := b.group().Problems; len(got) > 0 {
-		t.Errorf("problems of the owner after adverts can be sent = %q, want none", got)
+		t.Errorf("after adverts can be sent again: problems = %q, want none", got)
 	}
 }
 
@@ -838,7 +838,7 @@ func TestSetGroups(t *testing.T) {
 	b.want(vrrp.Active)
 	b.run(interval)
 	if got := b.priorities(); len(b.bound) != 2 || got[len(got)-1] != 200 {
-		t.Errorf("priorities of the adverts = %v, bound VIPs = %v, want priority 200 last, and two VIPs", got, b.bound)
+		t.Errorf("advert priorities = %v, bound VIPs = %v, want priority 200 last, and two VIPs", got, b.bound)
 	}
 	g.RouterID = 52
 	b.do(b.node.SetGroups(b.now, []vrrp.Group{g}))
@@ -854,9 +854,9 @@ func TestSetGroups(t *testing.T) {
 	}
 }
 
-// TestIPv6 delivers adverts from the link-local address of a router, with a zone. The node must
-// leave the VIP to the router. When the router resigns, the node must take over and send adverts
-// with a checksum that covers the pseudo-header.
+// TestIPv6 delivers adverts from a router's link-local address, with a zone. The node must leave
+// the VIP to the router. When the router resigns, the node must take over and send adverts with a
+// checksum that covers the pseudo-header.
 func TestIPv6(t *testing.T) {
 	g := mainGroup()
 	g.Link.Source, g.Advertise, g.VIPs = netip.MustParseAddr("fe80::5"), addrs("2001:db8::100"), addrs("2001:db8::100")
@@ -878,12 +878,12 @@ func TestIPv6(t *testing.T) {
 	hear(0)
 	b.run(100 * ms)
 	if b.state() != vrrp.Active || len(b.sums) != 1 || b.sums[0] != vrrp.Pseudo {
-		t.Errorf("state = %s, kinds of checksums = %q, want Active and one advert with a checksum that covers the pseudo-header", b.state(), b.sums)
+		t.Errorf("state = %s, checksums = %q, want Active and one advert with a checksum that covers the pseudo-header", b.state(), b.sums)
 	}
 }
 
-// TestNext calls Next on a Backup and on an owner. The result must be the end of the down timer for
-// the Backup, and the time of the next advert for the owner.
+// TestNext calls Next on a Backup and on an owner. The result must be when the Backup's down timer
+// expires, or when the owner's next advert is due.
 func TestNext(t *testing.T) {
 	b := newBench(t, mainGroup())
 	if got, want := b.node.Next(), b.now.Add(b.groups[0].DownTime(100, interval)); got != want {
@@ -896,7 +896,7 @@ func TestNext(t *testing.T) {
 }
 
 // TestStatus reads the status of a Backup and of an owner. The status must contain the owner, the
-// other routers and the last changes of the state.
+// other routers and the last state changes.
 func TestStatus(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.receive(high, 150)
@@ -915,6 +915,6 @@ func TestStatus(t *testing.T) {
 		t.Errorf("status of an owner = %+v, want this host as the owner, and the last 10 changes", s)
 	}
 	if want := (vrrp.ChangeCount{To: vrrp.Active, Why: "silence", Count: 21}); !slices.Contains(s.Counters.Changes, want) {
-		t.Errorf("counters of changes = %+v, want %+v among them", s.Counters.Changes, want)
+		t.Errorf("change counters = %+v, want %+v among them", s.Counters.Changes, want)
 	}
 }

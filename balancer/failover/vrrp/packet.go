@@ -15,7 +15,6 @@ const (
 	TTL      = 255
 )
 
-// MulticastGroup returns the multicast address for adverts of an address family.
 func MulticastGroup(is4 bool) netip.Addr {
 	if is4 {
 		return netip.AddrFrom4([4]byte{224, 0, 0, 18})
@@ -36,15 +35,15 @@ const (
 // maxPassword is the length of the authentication data, which ends each advert of version 2.
 const maxPassword = 8
 
-// Advert is the message of a router that owns its VIPs, or that resigns.
+// Advert is the message of a router that owns its VIPs or resigns.
 type Advert struct {
 	Version  int // 2 or 3
 	RouterID uint8
 	Priority uint8
-	// Interval is the time between two adverts of the sender: whole seconds up to 255 in version 2,
+	// Interval is the time between the sender's adverts: whole seconds up to 255 in version 2,
 	// hundredths up to 40.95 s in version 3.
 	Interval time.Duration
-	// Addrs are 1 to 255 addresses of the family of the packet.
+	// Addrs holds 1 to 255 addresses in the packet's address family.
 	Addrs []netip.Addr
 	// Auth and Password are used only in version 2. A password has at most 8 bytes, and is sent in
 	// the clear.
@@ -61,8 +60,7 @@ const (
 	intervalBits = 0x0fff
 )
 
-// Append appends the encoded advert to b. The addresses from and to are the addresses of the
-// packet.
+// Append appends the encoded advert to b. The parameters from and to are the packet's addresses.
 func (a *Advert) Append(b []byte, from, to netip.Addr, sum Checksum) []byte {
 	start := len(b)
 	b = append(b, byte(a.Version<<4|advertType), a.RouterID, a.Priority, byte(len(a.Addrs)))
@@ -85,9 +83,9 @@ func (a *Advert) Append(b []byte, from, to netip.Addr, sum Checksum) []byte {
 	return b
 }
 
-// Decode returns the advert in a message, and the kind of its checksum. The addresses from and to
-// are the addresses of the packet. Bytes after the message are ignored, because routers may append
-// their own authentication. Each error is a *DropError.
+// Decode returns the advert in a message, and the kind of its checksum. The parameters from and to
+// are the packet's addresses. Bytes after the message are ignored, because routers may append their
+// own authentication. Each error is a *DropError.
 func Decode(message []byte, from, to netip.Addr) (*Advert, Checksum, error) {
 	if len(message) < headerSize {
 		return nil, "", dropf(Short, "has %d bytes, too few for a VRRP header", len(message))
@@ -131,10 +129,10 @@ func Decode(message []byte, from, to netip.Addr) (*Advert, Checksum, error) {
 	return a, sum, nil
 }
 
-// Reason is the reason for dropping a packet, as a word for metrics.
+// Reason is the reason for dropping a packet, as a label value for metrics.
 type Reason string
 
-// The reasons.
+// These are the reasons.
 const (
 	LowTTL        Reason = "ttl"
 	WrongChecksum Reason = "checksum"
@@ -146,12 +144,12 @@ const (
 	Short         Reason = "short"
 )
 
-// DropError is the reason why a packet is dropped, as an error.
+// DropError is the error for a dropped packet.
 type DropError struct {
 	Reason Reason
 	// Text completes a sentence that starts with "the advert".
 	Text string
-	// listed reports whether the advert can be read and lists a VIP of the group.
+	// listed reports whether the advert is readable and lists one of the group's VIPs.
 	listed bool
 }
 

@@ -91,7 +91,7 @@ func TestChecksumKinds(t *testing.T) {
 	}{
 		{sum: vrrp.Plain, to: all, want: vrrp.Plain},
 		{sum: vrrp.Pseudo, to: all, want: vrrp.Pseudo},
-		{sum: vrrp.OldUnicast, to: all, want: vrrp.Pseudo}, // the same as Pseudo in multicast packets
+		{sum: vrrp.OldUnicast, to: all, want: vrrp.Pseudo}, // in multicast packets, the same as Pseudo
 		{sum: vrrp.Plain, to: peer, want: vrrp.Plain},
 		{sum: vrrp.Pseudo, to: peer, want: vrrp.Pseudo},
 		{sum: vrrp.OldUnicast, to: peer, want: vrrp.OldUnicast},
@@ -103,7 +103,7 @@ func TestChecksumKinds(t *testing.T) {
 }
 
 // TestDroppedMessages changes recorded adverts so that they are invalid, or damages their encoded
-// bytes. Decode must return the right reason for each message.
+// bytes. Decode must return the expected reason for each message.
 func TestDroppedMessages(t *testing.T) {
 	v3, v2 := recorded[0], recorded[3]
 	for _, c := range []struct {
@@ -151,7 +151,7 @@ func TestOddMessages(t *testing.T) {
 	b[4] |= 0xf0
 	binary.BigEndian.PutUint16(b[6:], binary.BigEndian.Uint16(b[6:])+0x0fff) // corrects the checksum for the reserved bits 0xf000: in one's complement, 0x0fff is -0xf000
 	if got, _, err := vrrp.Decode(append(b, "trailer"...), from, to); err != nil || !reflect.DeepEqual(*got, r.want) {
-		t.Errorf("Decode of a message with reserved bits and further bytes = %+v, %v, want %+v", got, err, r.want)
+		t.Errorf("message with reserved bits and trailing bytes: Decode = %+v, %v, want %+v", got, err, r.want)
 	}
 }
 
@@ -185,7 +185,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		again, _, err := vrrp.Decode(a.Append(nil, from, to, sum), from, to)
 		if err != nil || !reflect.DeepEqual(again, a) {
-			t.Fatalf("Decode of the encoded advert = %+v, %v, want %+v", again, err, a)
+			t.Fatalf("after encoding: Decode = %+v, %v, want %+v", again, err, a)
 		}
 	})
 }

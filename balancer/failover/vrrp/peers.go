@@ -15,14 +15,15 @@ import (
 // peer is another router that sends adverts with the group's router ID.
 type peer struct {
 	addr netip.Addr
-	// advert is the router's last accepted advert, sum is the kind of its checksum, and at is the
-	// time of its arrival.
+	// advert is the router's last accepted advert, sum is the kind of its checksum, and at is when
+	// it arrived.
 	advert   *Advert
 	sum      Checksum
 	at       local.Time
 	received uint64
-	// drop is the reason why the router's last dropped packet was dropped, and droppedAt is its
-	// time of arrival. noted is the time of the last note about a dropped packet of the router.
+	// drop is the reason why the router's last dropped packet was dropped, and droppedAt is when
+	// that packet arrived. noted is when the last note about the router's dropped packets was
+	// written.
 	drop             *DropError
 	droppedAt, noted local.Time
 	// named reports whether metrics name the router.
@@ -31,7 +32,6 @@ type peer struct {
 	every time.Duration
 }
 
-// peers are the other routers of a group.
 type peers struct {
 	byAddr map[netip.Addr]*peer
 	// drops counts the packets that were dropped, by reason.
@@ -51,7 +51,6 @@ const (
 	maxNamed = 8
 )
 
-// accepted records an accepted advert of a router.
 func (p *peers) accepted(now local.Time, from *peer, a *Advert, sum Checksum) {
 	if from.received == 0 && p.named < maxNamed {
 		from.named = true
@@ -64,8 +63,8 @@ func (p *peers) accepted(now local.Time, from *peer, a *Advert, sum Checksum) {
 	p.owner = from
 }
 
-// find returns the record of a router, and creates it if necessary. If there are too many, it
-// replaces the oldest record that metrics do not name.
+// find returns the entry for a router, and adds it if missing. If there are too many entries, it
+// replaces the oldest that metrics do not name.
 func (p *peers) find(addr netip.Addr) *peer {
 	if one := p.byAddr[addr]; one != nil {
 		return one
@@ -101,8 +100,8 @@ func (e *DropError) counts() bool {
 	return false
 }
 
-// distant reports whether the last packet of the router was dropped because it may come from
-// another network. Such a packet alone does not show that the router has the VIPs.
+// distant reports whether the router's last packet was dropped because it may come from another
+// network. Such a packet alone does not prove that the router has the VIPs.
 func (p *peer) distant() bool { return p.drop != nil && p.drop.Reason == LowTTL && p.droppedAt > p.at }
 
 // owners returns the routers that were owners recently, sorted by address.
@@ -134,7 +133,7 @@ func (p *peers) heardLast() (last *peer) {
 	return last
 }
 
-// claimed returns the cause of a takeover by this host.
+// claimed returns the cause to record if this host takes over now.
 func (p *peers) claimed(now local.Time, g *Group) cause {
 	switch o := p.owner; {
 	case o == nil && len(p.owners(now, g)) > 0:
@@ -150,8 +149,8 @@ func (p *peers) claimed(now local.Time, g *Group) cause {
 	}
 }
 
-// checksum returns the kind of checksum for a receiver. Without a setting, it is the kind that the
-// receiver itself sends. If that is unknown, it is keepalived's default.
+// checksum returns the kind of checksum for a receiver. Unless the configuration sets the kind, it
+// is the kind that the receiver itself sends, or keepalived's default if that is unknown.
 func (p *peers) checksum(to netip.Addr, g *Group) Checksum {
 	from := p.byAddr[to]
 	if to.IsMulticast() {
@@ -163,7 +162,8 @@ func (p *peers) checksum(to netip.Addr, g *Group) Checksum {
 	return cmp.Or(g.Checksum, Pseudo)
 }
 
-// differs describes how the configuration of a router differs from the group's, or returns "".
+// differs describes how a router's configuration differs from the group's. It returns "" if there
+// is no known difference.
 func (p *peer) differs(g *Group) string {
 	var all []string
 	if a := p.advert; a != nil {
@@ -190,8 +190,8 @@ func (p *peer) differs(g *Group) string {
 	return strings.Join(all, "; ")
 }
 
-// noteEvery is the time between two notes about the same router, and maxNotes is the maximum number
-// of notes about all other routers in this time.
+// noteEvery is the minimum time between notes about the same router. maxNotes is the maximum number
+// of notes about all routers in that time.
 const (
 	noteEvery = time.Minute
 	maxNotes  = 10

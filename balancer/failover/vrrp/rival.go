@@ -24,17 +24,17 @@ import (
 // it took over from such a router.
 type rival struct {
 	*peer
-	// preempted reports whether it was an owner when this host claimed the VIPs.
+	// preempted reports whether the rival was an owner when this host claimed the VIPs.
 	preempted bool
-	// since and last are the times of its first and last advert in this tenure, and adverts is the
-	// number of its adverts. All are reset after a silence.
+	// since and last are when its first and last adverts in this tenure arrived, and adverts is how
+	// many arrived. All three are reset after a silence.
 	since, last local.Time
 	adverts     int
 	noted       bool
 }
 
-// limit returns the time after which this host yields to a rival, or probes whether the rival has
-// the VIPs.
+// limit returns how long a rival may persist before this host yields to it, or probes whether it
+// has the VIPs.
 func (v *rival) limit(g *Group) time.Duration {
 	d := (g.k() + 1) * max(g.Interval, v.interval(g.Interval))
 	if !v.preempted {
@@ -46,13 +46,13 @@ func (v *rival) limit(g *Group) time.Duration {
 // rivals holds the rivals of this host during one tenure.
 type rivals struct {
 	all []*rival
-	// probes counts the Probes after a preempting claim, and asked is the time of the last Probe.
+	// probes counts the Probes after a preempting claim, and asked is when the last Probe was sent.
 	probes int
 	asked  local.Time
 }
 
-// find returns the record of a router, and creates it if necessary. It returns nil if there are too
-// many records.
+// find returns the entry for a router, and adds it if missing. It returns nil if there are too many
+// entries.
 func (x *rivals) find(p *peer) *rival {
 	i := slices.IndexFunc(x.all, func(v *rival) bool { return v.addr == p.addr })
 	if i < 0 {
@@ -73,7 +73,7 @@ func (x *rivals) preempted() *rival {
 	return nil
 }
 
-// heardRival processes an advert of a router that should stop sending adverts.
+// heardRival processes an advert from a router that should stop sending adverts.
 func (r *router) heardRival(p *peer) {
 	t, v := &r.tenure, r.tenure.rivals.find(p)
 	if v == nil {
@@ -117,8 +117,8 @@ func (p *peer) ignores(g *Group) string {
 	return text
 }
 
-// probeTimes are the times at which this host sends Probes after a takeover from a router that was
-// an owner. An owner restarts its advert timer at each packet that it receives, so a router may own
+// probeTimes holds when this host sends Probes, measured from a takeover from a router that was an
+// owner. An owner restarts its advert timer at each packet that it receives, so a router may own
 // the VIPs without sending an advert.
 var probeTimes = [...]time.Duration{100 * time.Millisecond, time.Second}
 
@@ -151,7 +151,7 @@ func (r *router) contest() {
 	}
 }
 
-// maxProbe is the longest time for which a Probe waits for answers.
+// maxProbe is how long a Probe waits for answers at most.
 const maxProbe = 300 * time.Millisecond
 
 // asksAbout reports whether a Probe must determine if a rival has the VIPs. This is necessary if
@@ -183,7 +183,8 @@ func (x *rivals) latest() *peer {
 	return slices.MaxFunc(x.all, func(a, b *rival) int { return cmp.Compare(a.last, b.last) }).peer
 }
 
-// yielded records that this host has left the VIPs to a router that ignores its adverts.
+// yielded records which router this host has left the VIPs to, because the router ignores its
+// adverts.
 type yielded struct {
 	to *peer
 	// text is the reason why this host yielded, or "". differs describes how the router's

@@ -9,10 +9,10 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// State is the state of a group on this host.
+// State is a group's state on this host.
 type State string
 
-// The states.
+// These are the states.
 const (
 	Init   State = "Init"
 	Backup State = "Backup"
@@ -26,8 +26,8 @@ type router struct {
 	*env
 	g     Group
 	state State
-	// due is the time when a Backup takes over, a Claiming router may bind the VIPs, or an Active
-	// router sends its next advert.
+	// due is when a Backup takes over, a Claiming router may bind the VIPs, or an Active router
+	// sends its next advert.
 	due local.Time
 	// last is the advert interval of the last owner.
 	last  time.Duration
@@ -45,10 +45,11 @@ type router struct {
 // sender numbers a router's adverts, and records whether they were sent.
 type sender struct {
 	// number is the number of the last advert, sent counts the adverts that were sent, and late is
-	// the longest delay of an advert.
+	// the longest delay in sending an advert.
 	number, sent uint64
 	late         time.Duration
-	// unsent is the reason why the last advert of a tenure could not be sent at unsentAt, or "".
+	// unsent is the reason why sending the tenure's last advert failed, or "". unsentAt is when it
+	// failed.
 	unsent   string
 	unsentAt local.Time
 }
@@ -61,15 +62,16 @@ func (s *sender) problem(now local.Time, g *Group) string {
 	return fmt.Sprintf("%s can't be owned here: adverts can't be sent: %s", g.Name, s.unsent)
 }
 
-// tenure describes the time since this router left Backup, in which it is Claiming and then Active.
+// tenure describes the period since this router left Backup. The router is first Claiming and then
+// Active.
 type tenure struct {
-	// first is the number of the tenure's first advert. sent is the time when the newest advert was
-	// sent, or 0.
+	// first is the number of the tenure's first advert. sent is when the newest advert was sent, or
+	// 0.
 	first uint64
 	sent  local.Time
-	// replied is the time of the last answer to another router.
+	// replied is when this router last replied to another router.
 	replied local.Time
-	// began is the start of the tenure, and active is the time when the VIPs were bound.
+	// began is when the tenure started, and active is when the VIPs were bound.
 	began, active local.Time
 	rivals        rivals
 }
@@ -108,7 +110,7 @@ func (r *router) owns() bool {
 	return r.state == Active || r.state == Claiming && r.tenure.sent > 0
 }
 
-// deadline returns the time at which the gate must be closed unless another advert is sent.
+// deadline returns when the gate must be closed unless another advert is sent.
 func (r *router) deadline() local.Time { return r.tenure.sent.Add(r.g.OwnerTime()) }
 
 // passes reports whether the gate may be opened or refreshed now, and VIPs may be bound.
@@ -138,8 +140,8 @@ func (r *router) become(s State, why cause) {
 	r.state = s
 }
 
-// backUp makes the router a Backup with a full down timer. The parameter interval is the advert
-// interval of the owner.
+// backUp makes the router a Backup with a full down timer. The parameter interval is the owner's
+// advert interval.
 func (r *router) backUp(why cause, interval time.Duration) {
 	if r.state != Backup {
 		r.become(Backup, why)
@@ -148,7 +150,7 @@ func (r *router) backUp(why cause, interval time.Duration) {
 	r.restart(interval)
 }
 
-// restart restarts the down timer. The parameter interval is the advert interval of the owner.
+// restart restarts the down timer. The parameter interval is the owner's advert interval.
 func (r *router) restart(interval time.Duration) {
 	r.last = interval
 	r.due = r.now.Add(r.g.DownTime(r.priority(), interval))
@@ -191,7 +193,6 @@ func (r *router) settle() {
 	}
 }
 
-// bind makes the router Active and binds the VIPs.
 func (r *router) bind() {
 	why := r.history.latest()
 	note := local.Note{Kind: local.NoteTook, Text: "took " + r.g.label() + ": " + why.text, VIPs: len(r.g.VIPs), Why: why.word}
@@ -207,7 +208,7 @@ func (r *router) bind() {
 	r.do(note)
 }
 
-// hold sends the adverts of an owner, and releases the VIPs when necessary.
+// hold sends an owner's adverts, and releases the VIPs when necessary.
 func (r *router) hold() {
 	if !r.passes() {
 		r.lose(cause{"deadline", "no advert was sent in time"})
@@ -224,7 +225,6 @@ func (r *router) hold() {
 	r.contest()
 }
 
-// advertise sends an advert with the given priority to all receivers.
 func (r *router) advertise(priority uint8) {
 	r.sender.number++
 	if priority != resignPriority && r.state == Active {
@@ -272,7 +272,7 @@ func (r *router) lose(why cause) {
 }
 
 // stepDown makes an owner a Backup without sending an advert, and reports the change. The parameter
-// interval is the advert interval of the new owner.
+// interval is the new owner's advert interval.
 func (r *router) stepDown(kind local.NoteKind, text string, why cause, interval time.Duration) {
 	if r.state == Active {
 		r.do(local.Note{Kind: kind, Text: text, VIPs: len(r.bound), Why: why.word})
@@ -310,7 +310,7 @@ func (r *router) resign(next State, why cause) {
 	}
 }
 
-// resigned sends the advert that this router has released the VIPs.
+// resigned sends the advert which announces that this router has released the VIPs.
 func (r *router) resigned() {
 	r.giving = 0
 	r.restart(r.g.Interval)

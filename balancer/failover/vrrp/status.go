@@ -9,22 +9,22 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// cause is the reason for a change to the state, as a word for metrics and a text for operators.
+// cause is the reason for a state change, as a label value for metrics and a text for operators.
 type cause struct{ word, text string }
 
-// Change is a change to a group's state.
+// Change is a change of a group's state.
 type Change struct {
 	At   local.Time `json:"at"`
 	From State      `json:"from"`
 	To   State      `json:"to"`
-	Why  string     `json:"why"` // a word for metrics
+	Why  string     `json:"why"` // a label value for metrics
 	Text string     `json:"text"`
 }
 
 // history records the changes to a router's state.
 type history struct {
 	changes []Change
-	// counts counts the changes since the start.
+	// counts counts the changes since the process started.
 	counts []ChangeCount
 }
 
@@ -49,14 +49,14 @@ func (h *history) latest() cause {
 	return cause{last.Why, last.Text}
 }
 
-// Status is the state of a node at a point in time.
+// Status is a node's state at a point in time.
 type Status struct {
 	At     local.Time    `json:"at"`
 	Gate   string        `json:"gate"`
 	Groups []GroupStatus `json:"groups"`
 }
 
-// GroupStatus is the state of a group on this host.
+// GroupStatus is a group's state on this host.
 type GroupStatus struct {
 	Name     string `json:"name"`
 	RouterID uint8  `json:"router_id"`
@@ -72,7 +72,7 @@ type GroupStatus struct {
 	// Advertised is the age of the last advert of this tenure, or -1 if there was none.
 	Advertised time.Duration `json:"advertised"`
 	Bound      []netip.Addr  `json:"bound,omitempty"`
-	// Peers lists the only other routers, for unicast. If empty, adverts use multicast.
+	// Peers lists the group's other routers, for unicast. If empty, adverts use multicast.
 	Peers    []netip.Addr   `json:"peers,omitempty"`
 	Routers  []RouterStatus `json:"routers,omitempty"`
 	Problems []string       `json:"problems,omitempty"`
@@ -88,16 +88,16 @@ type ChangeCount struct {
 	Count uint64 `json:"count"`
 }
 
-// Counters holds numbers that grow from the start of the process.
+// Counters holds counters since the start of the process.
 type Counters struct {
 	Sent    uint64            `json:"sent"`
 	Dropped map[Reason]uint64 `json:"dropped,omitempty"`
 	Changes []ChangeCount     `json:"changes,omitempty"`
-	// Late is the longest delay of an advert.
+	// Late is the longest delay in sending an advert.
 	Late time.Duration `json:"late"`
 }
 
-// RouterStatus is the state of another router of a group.
+// RouterStatus is the state of another router in a group.
 type RouterStatus struct {
 	Addr     netip.Addr    `json:"addr"`
 	Received uint64        `json:"received"`
@@ -166,8 +166,8 @@ func (p *peer) status(now local.Time, g *Group) RouterStatus {
 	return s
 }
 
-// problemKept is the time for which a problem is reported after its last sign, such as a router's
-// last packet.
+// problemKept is how long a problem is reported after its last sign, such as a router's last
+// packet.
 const problemKept = time.Minute
 
 // problems describes configuration errors that an operator should fix.

@@ -13,10 +13,10 @@ import "time"
 // backup missed that advert. D is (k - 1/2) A: without a newer advert the gate is not refreshed
 // after s+D-T, even if all other parts of the process work.
 
-// MaxGate is the maximum time for which the gate stays open after a refresh.
+// MaxGate is the maximum GateTime.
 const MaxGate = 250 * time.Millisecond
 
-// GateTime returns T, the time for which the gate stays open after a refresh. All groups share the
+// GateTime returns T, which is how long the gate stays open after a refresh. All groups share the
 // gate, so it depends on the smallest interval.
 func GateTime(groups []Group) time.Duration {
 	t := MaxGate
@@ -37,11 +37,11 @@ func (g *Group) k() time.Duration {
 	return time.Duration(g.DownAdverts)
 }
 
-// OwnerTime returns D, the time for which the gate may be open after an advert.
+// OwnerTime returns D, which is how long the gate may be open after an advert.
 func (g *Group) OwnerTime() time.Duration { return (2*g.k() - 1) * g.Interval / 2 }
 
-// Skew returns the delay after kA until a backup of a given priority takes over. The delay is
-// shorter for higher priorities. The parameter interval is the owner's.
+// Skew returns how long after kA a backup with the given priority takes over. The delay is shorter
+// for higher priorities. The parameter interval is the owner's advert interval.
 func (g *Group) Skew(priority uint8, interval time.Duration) time.Duration {
 	if g.Version == 2 {
 		interval = time.Second
@@ -49,8 +49,8 @@ func (g *Group) Skew(priority uint8, interval time.Duration) time.Duration {
 	return (256 - time.Duration(priority)) * interval / 256
 }
 
-// DownTime returns the time from an owner's last advert to the takeover by a backup of a given
-// priority. The parameter interval is the owner's.
+// DownTime returns the time from an owner's last advert to the takeover by a backup with the given
+// priority. The parameter interval is the owner's advert interval.
 func (g *Group) DownTime(priority uint8, interval time.Duration) time.Duration {
 	return g.k()*interval + g.Skew(priority, interval)
 }

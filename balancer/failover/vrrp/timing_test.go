@@ -21,9 +21,9 @@ func TestTimingInequalities(t *testing.T) {
 		case gate < 50*time.Millisecond || gate > vrrp.MaxGate:
 			t.Errorf("interval %s: GateTime = %s, want 50ms to %s", a, gate, vrrp.MaxGate)
 		case stopped >= takes-a:
-			t.Errorf("interval %s, k %d: the gate closes %s after the last advert, want less than %s, an interval before a backup takes over", a, k, stopped, takes-a)
+			t.Errorf("interval %s, k %d: the gate closes %s after the last advert, want less than %s, which is an interval before a backup takes over", a, k, stopped, takes-a)
 		case g.OwnerTime() >= takes:
-			t.Errorf("interval %s, k %d: OwnerTime = %s, want less than %s, when a backup takes over", a, k, g.OwnerTime(), takes)
+			t.Errorf("interval %s, k %d: OwnerTime = %s, want less than %s, which is when a backup takes over", a, k, g.OwnerTime(), takes)
 		case g.OwnerTime()-gate-a < a:
 			t.Errorf("interval %s, k %d: an advert may be late by %s before the gate closes, want at least %s", a, k, g.OwnerTime()-gate-a, a)
 		}

@@ -6,21 +6,21 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// witness is the state of the hosts that must be within reach. The process sends requests to them
-// continuously.
+// witness is the state of a group's witnesses: hosts whose answers show that this host is
+// connected. The process continuously sends requests to them.
 type witness struct {
-	// asked is the time of the first request to these hosts, and answered is the time of the last
-	// answer. Either may be 0.
+	// asked is when the first request was sent to the witnesses, and answered is when the last
+	// answer arrived. Either may be 0.
 	asked, answered local.Time
-	// here reports whether a witness has answered while this host was Active. lost reports whether
-	// all witnesses then fell silent.
+	// here is set if a witness has answered while this host was Active. lost is set if all
+	// witnesses then fell silent.
 	here, lost bool
-	// waits reports whether the down timer has ended and this host is waiting for an answer.
-	// blocked reports whether this host does not take over because no answer has arrived.
+	// waits is set while the down timer has expired and this host waits for an answer. blocked is
+	// set if this host does not take over because no answer has arrived.
 	waits, blocked bool
 }
 
-// The time limits for the answers of witnesses.
+// These are the time limits for witnesses' answers.
 const (
 	witnessLost   = 2 * time.Second
 	witnessRecent = time.Second
@@ -29,7 +29,7 @@ const (
 
 // reached processes an answer from a witness. If witnesses were silent before, this host may have
 // been cut off, and another router may have become the owner. A Backup then restarts its down timer
-// to wait for adverts, and the time for which this host has been healthy starts again.
+// to wait for adverts, and this host counts as healthy only from now on.
 func (r *router) reached() {
 	w := &r.witness
 	cut := w.lost || w.blocked
@@ -42,25 +42,25 @@ func (r *router) reached() {
 			r.restart(r.last)
 		}
 	case w.waits && r.state == Backup:
-		r.due = r.now // the down timer has ended
+		r.due = r.now // the down timer has expired
 	}
 }
 
-// witnessed reports whether a host that must be within reach has answered recently. It returns true
-// if the group does not use witnesses.
+// witnessed reports whether a witness has answered recently. It returns true if the group does not
+// use witnesses.
 func (r *router) witnessed() bool {
 	w := &r.witness
 	return r.g.Witness == NoWitness || w.answered > 0 && r.now.Since(w.answered) <= witnessRecent
 }
 
 // unwitnessed reports whether this host is a Backup that would not take over from a silent owner,
-// because no witness has answered for a while.
+// because no witness has answered recently.
 func (r *router) unwitnessed(now local.Time) bool {
 	w := &r.witness
 	return r.state == Backup && r.g.Witness == WitnessRequired && !w.blocked && now.Since(max(w.asked, w.answered)) > witnessLost
 }
 
-// fellSilent reports whether the witnesses fell silent: none has answered for a while, although one
+// fellSilent reports whether the witnesses fell silent: none has answered recently, although one
 // answered earlier while this host was Active.
 func (w *witness) fellSilent(now local.Time) bool {
 	if !w.here || now.Since(w.answered) < witnessLost {

@@ -28,22 +28,22 @@ const (
 type world struct {
 	now   local.Time
 	hosts []*host
-	// mistake is one of the mistakes above, which the world makes, or "".
+	// mistake is the mistake (see above) that this world makes, or "".
 	mistake string
 	// packets holds the packets in transit. later holds the inputs that nodes will receive at a
 	// given time.
 	packets []packet
 	later   []laterInput
-	// spoil changes the packets of a host while they are in transit. If spoil is nil, packets do
-	// not change.
+	// spoil changes the packets of a host while they are in transit. If spoil is nil, the packets
+	// stay unchanged.
 	spoil func(from *host, d *vrrp.Datagram)
 	// random determines the delay of each packet, up to 5 ms. If random is nil, each delay is 1 ms.
 	random *rand.Rand
 	// log contains all events if verbose is true.
 	verbose bool
 	log     []string
-	// both is the longest time for which both hosts answered. nobody is the longest time for which
-	// no host answered, after the first answer.
+	// both is the longest period in which both hosts answered. nobody is the longest period without
+	// an answer after the first answer.
 	both, nobody           time.Duration
 	bothSince, nobodySince local.Time
 	wrong                  string
@@ -66,7 +66,7 @@ type host struct {
 	w     *world
 	group vrrp.Group
 	node  *vrrp.Node
-	// gate is the time until which the gate is open.
+	// gate is when the gate closes.
 	gate                    local.Time
 	bound                   bool
 	loop, worker, refresher thread
@@ -82,18 +82,18 @@ type host struct {
 	fault fault
 	down  bool
 	// adverts holds, for each advert, the number of the act that sent it. The function lost reports
-	// whether the n-th advert is lost.
+	// whether advert n is lost.
 	adverts []int
 	lost    func(n int) bool
 }
 
-// thread holds the remaining acts of a thread, and the time until which it is paused.
+// thread holds a thread's remaining acts, and the end of its pause.
 type thread struct {
 	todo    []func()
 	stopped local.Time
 }
 
-// fault is a fault of a process, directly before the act with the number act.
+// fault is a fault in a process, just before act number act.
 type fault struct {
 	name string
 	act  int
@@ -128,10 +128,8 @@ func (w *world) notef(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf("%6d ", time.Duration(w.now)/ms)+fmt.Sprintf(format, args...))
 }
 
-// answers reports whether the host answers for the VIP now.
 func (h *host) answers() bool { return h.bound && (h.gate > h.w.now || h.w.mistake == gateless) }
 
-// run advances the time by d.
 func (w *world) run(d time.Duration) {
 	for end := w.now.Add(d); w.now < end; w.now = w.now.Add(ms) {
 		w.deliver()
@@ -221,7 +219,6 @@ func (h *host) step() {
 
 func (h *host) idle(t *thread) bool { return len(t.todo) == 0 && t.stopped <= h.w.now && !h.down }
 
-// act performs up to n acts of a thread.
 func (h *host) act(t *thread, n int) {
 	for ; n > 0 && len(t.todo) > 0 && t.stopped <= h.w.now && !h.down; n-- {
 		if h.acts++; h.fault.do != nil && h.acts == h.fault.act {
@@ -299,8 +296,6 @@ func (h *host) probe(a local.Probe) {
 	h.w.later = append(h.w.later, laterInput{h.w.now.Add(a.Within), h, func(now local.Time) []local.Action { return h.node.Probed(now, a.Addrs, found) }})
 }
 
-// send sends an advert in three acts: it reads the time, sends the packets, and reports the result
-// to the node.
 func (h *host) send(s vrrp.Send) {
 	at := h.w.now
 	leave := func() {
@@ -356,7 +351,7 @@ func (h *host) work(a local.Action) {
 	}
 }
 
-// The following functions cause the faults of a process. A worker that hangs never performs another
+// The following functions inject faults into a process. A worker that hangs never performs another
 // action.
 func kill(h *host) { h.down = true }
 func stopFor(d time.Duration) func(h *host) {
@@ -369,7 +364,6 @@ func stopFor(d time.Duration) func(h *host) {
 func hangLoop(h *host)   { h.loop.stopped = h.w.now.Add(time.Hour) }
 func hangWorker(h *host) { h.worker.stopped = h.w.now.Add(time.Hour) }
 
-// pair returns the groups of two hosts, whose priorities are a and b.
 func pair(a, b uint8, preempt time.Duration) []vrrp.Group {
 	var all []vrrp.Group
 	for i, priority := range []uint8{a, b} {
