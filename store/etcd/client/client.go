@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Client reads keys of etcd and runs transactions. Its methods are safe for concurrent use.
+// Client reads keys in etcd and runs transactions. Its methods are safe for concurrent use.
 type Client struct {
 	Config  Config
 	Keys    schema.Keys
@@ -31,19 +31,19 @@ func NewClient(c Config) (*Client, error) {
 	return &Client{Config: c, Keys: keys, Members: NewMembers(c, keys)}, err
 }
 
-// Close ends the connection. The next request opens another connection.
+// Close closes the connection. The next request opens a new connection.
 func (c *Client) Close() error {
 	c.Members.Close()
 	return nil
 }
 
-// requestTimeout is the timeout of a request to etcd.
 const requestTimeout = 10 * time.Second
 
 // attempts is a method that runs an operation and may repeat it, such as Members.Do.
 type attempts func(context.Context, func(context.Context, *Member) error) error
 
-// Do runs an operation with requestTimeout. what is the key or folder of the operation, for errors.
+// Do runs an operation with requestTimeout. The parameter what is the operation's key or folder,
+// for errors.
 func (c *Client) Do(ctx context.Context, what string, attempts attempts, operation func(context.Context, *Member) error) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -69,7 +69,7 @@ func (c *Client) where(err error) error {
 	return fmt.Errorf("etcd at %s: %w", strings.Join(c.Config.Endpoints, ", "), err)
 }
 
-// Get reads keys. It does not wait for members that do not answer.
+// Get reads keys. It does not wait for unresponsive members.
 func (c *Client) Get(ctx context.Context, request *etcdserverpb.RangeRequest) (answer *etcdserverpb.RangeResponse, err error) {
 	err = c.Do(ctx, string(request.Key), c.Members.Do, func(ctx context.Context, m *Member) (err error) {
 		answer, err = etcdserverpb.NewKVClient(m.Conn()).Range(ctx, request, grpc.MaxCallRecvMsgSize(maxReceived))
@@ -91,7 +91,7 @@ func (c *Client) Commit(ctx context.Context, what string, ifs []*etcdserverpb.Co
 
 // Transact runs a transaction. If the answer is lost, it runs the transaction again. If the
 // conditions then no longer hold, it finds out whether the first attempt succeeded, by comparing
-// the values of the transaction with the values in etcd.
+// the transaction's values with the values in etcd.
 func (c *Client) Transact(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (*etcdserverpb.TxnResponse, error) {
 	answer, _, err := c.TransactRepeated(ctx, what, request)
 	return answer, err
@@ -118,7 +118,8 @@ func (c *Client) TransactRepeated(ctx context.Context, what string, request *etc
 
 // readBack corrects the answer to a repeated transaction that was refused, if an earlier attempt
 // has succeeded. In this case etcd has all keys that the transaction puts, and none of the keys
-// that it deletes. A transaction that puts no key stays refused, because its revision is unknown.
+// that it deletes. If the transaction puts no key, the answer stays, because the attempt's revision
+// is unknown.
 func readBack(
 	ctx context.Context, kv etcdserverpb.KVClient, request *etcdserverpb.TxnRequest, refused *etcdserverpb.TxnResponse,
 ) (*etcdserverpb.TxnResponse, error) {
@@ -157,7 +158,8 @@ func effectsOf(ops []*etcdserverpb.RequestOp) (effects []*etcdserverpb.Compare, 
 	return effects[:min(len(effects), maxEffects)], first
 }
 
-// maxEffects is the maximum number of conditions that identify a transaction. etcd accepts 128.
+// maxEffects is the maximum number of conditions that identify a transaction. By default, etcd
+// accepts 128.
 const maxEffects = 100
 
 // Unchanged returns the condition that a key was last changed at a revision. Revision 0 means that

@@ -21,8 +21,8 @@ import (
 // Config is the configuration of the client. It corresponds to [etcd] in the daemon's
 // configuration.
 type Config struct {
-	// Endpoints lists the URLs of members, or of proxies in front of them. At least one is
-	// required. Either all are http or all are https.
+	// Endpoints lists the URLs of members, or of proxies in front of them. At least one URL is
+	// required. All must be http, or all must be https.
 	Endpoints []string
 	// Prefix is the prefix of all keys, such as /vipd.
 	Prefix string
@@ -30,8 +30,8 @@ type Config struct {
 	// authentication, or must use the client certificate.
 	Username     string
 	PasswordFile string
-	// CAFile contains the authorities that sign server certificates. The default is the system's
-	// authorities.
+	// CAFile contains the certificates of the authorities that sign server certificates. The
+	// default is the system's authorities.
 	CAFile string
 	// CertFile and KeyFile contain the client's certificate and key.
 	CertFile string
@@ -53,7 +53,7 @@ func (c Config) Check() error {
 		u, err := url.Parse(endpoint)
 		switch {
 		case err != nil || u.Scheme != "http" && u.Scheme != "https" || !isPort(u.Port()):
-			// The error of Parse is not returned, because the text may contain a password.
+			// Parse's error is not returned, because it may contain a password.
 			add(`endpoints[%d]: needs a URL with a port, such as "http://127.0.0.1:2379" or "https://etcd1:2379"`, i)
 			continue
 		case u.User != nil:
@@ -129,8 +129,8 @@ func (c Config) tls() (*tls.Config, error) {
 	return out, nil
 }
 
-// Unusable returns the reason why the contents of a TLS file are unusable. It returns "" if all
-// files are usable or can't be read.
+// Unusable returns the reason why the content of a TLS file is unusable. It returns "" if each file
+// is usable or can't be read.
 func (c Config) Unusable() string {
 	var unread *fs.PathError
 	if _, err := c.tls(); err != nil && !errors.As(err, &unread) {

@@ -13,8 +13,8 @@ import (
 
 // Result is the result of a change.
 type Result struct {
-	// Revision is the revision of the write. If nothing was changed, it is the revision of the
-	// existing value.
+	// Revision is the revision of the write. If nothing was changed, it is the existing value's
+	// revision.
 	Revision int64
 	Changed  bool
 }
@@ -31,8 +31,9 @@ type Edited struct {
 	Note bool
 }
 
-// Edit changes a key. change receives the current value, or nil if the key does not exist, and
-// returns the new value. It is called again if another client has written the key in the meantime.
+// Edit changes a key. The function change receives the current value, or nil if the key does not
+// exist, and returns the new value. Edit calls change again if another client has written the key
+// in the meantime.
 func (c *Client) Edit(ctx context.Context, key string, change func([]byte) (Edited, error)) (Result, error) {
 	for range 10 {
 		answer, err := c.Get(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// plainError is the message of etcd or of the connection, without gRPC's prefixes.
+// plainError is an error from etcd or from the connection, without gRPC's prefixes.
 type plainError struct {
 	text  string
 	cause error
@@ -22,7 +22,7 @@ type plainError struct {
 func (e *plainError) Error() string { return e.text }
 func (e *plainError) Unwrap() error { return e.cause }
 
-// Plain makes an error of the client readable. It preserves the cause.
+// Plain makes an error from etcd's client library readable. It preserves the cause.
 func Plain(err error) error {
 	_, ok := errors.AsType[*plainError](err)
 	if err == nil || ok {
@@ -55,8 +55,8 @@ const (
 	tlsRefused      = "remote error: tls"
 )
 
-// Untrusted reports whether err means that one side of a connection refused the certificate of the
-// other.
+// Untrusted reports whether err means that one side of a connection refused the other side's
+// certificate.
 func Untrusted(err error) bool {
 	text := fmt.Sprint(Unwrapped(err))
 	failed := strings.Contains(text, handshakeFailed) || strings.Contains(text, tlsRefused)
@@ -74,19 +74,18 @@ func undecided(err error) bool {
 	}, func(e error) bool { return Is(err, e) })
 }
 
-// IsTimeout reports whether err means that no answer arrived in time.
 func IsTimeout(err error) bool {
 	cause := Unwrapped(err)
 	switch {
 	case errors.Is(cause, context.DeadlineExceeded), status.Code(cause) == codes.DeadlineExceeded:
 		return true
-	case status.Code(cause) == codes.Unknown: // etcd returns this code if a request has ended
+	case status.Code(cause) == codes.Unknown: // etcd returns this code if a request's context has ended
 		return status.Convert(cause).Message() == context.DeadlineExceeded.Error()
 	}
 	return false
 }
 
-// Unreachable reports whether err means that no member of etcd has answered.
+// Unreachable reports whether err means that no etcd member has answered.
 func Unreachable(err error) bool {
 	return IsTimeout(err) || status.Code(Unwrapped(err)) == codes.Unavailable
 }

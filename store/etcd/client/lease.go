@@ -17,8 +17,8 @@ import (
 // MinTTL is the minimum time to live of a lease. etcd's elections use a part of this time.
 const MinTTL = 2 * time.Second
 
-// Lease keeps keys in etcd while their owner runs. The holder of the first key holds all keys. A
-// Lease must be used by one goroutine at a time.
+// Lease keeps keys in etcd while their owner is running. The holder of the first key holds all
+// keys. Only one goroutine at a time may use a Lease.
 type Lease struct {
 	Client *Client
 	// Key is the first key. What describes all keys, for errors.
@@ -26,15 +26,15 @@ type Lease struct {
 	TTL       time.Duration
 	// ID is the lease's ID, or 0 if no lease is granted.
 	ID int64
-	// Revision is the revision of the last write of the keys, or 0 before the first write.
+	// Revision is the revision at which the keys were last written, or 0 before the first write.
 	Revision int64
-	// renewed is the time of the last renewal of the lease.
+	// renewed is when the lease was last renewed.
 	renewed time.Time
 
 	Reported   bool
 	lastReport string // the text of the last report
-	// Rival is the holder of the keys if it is not this lease. met is the time when the rival was
-	// first seen.
+	// Rival is the holder of the keys if another lease holds them. met is when the rival was first
+	// seen.
 	Rival Foreign
 	met   time.Time
 }
@@ -56,12 +56,12 @@ func (c *Client) Granted(ctx context.Context, key string, ttl time.Duration) (*L
 	return l, err
 }
 
-// ErrPatience is an error that need not be reported yet, because it may be temporary.
+// ErrPatience is an error that is not reported yet, because it may be temporary.
 var ErrPatience = errors.New("that might be temporary")
 
 // Keep repeatedly renews the lease and then calls write, until ctx ends. It does so at least three
-// times in the time to live of the lease, and after each signal on wake, but with pauses of at
-// least minPause in between. It calls report with each new error, and with nil after a success.
+// times per lease lifetime, and after each signal on wake, but with pauses of at least minPause. It
+// calls report with each new error, and with nil after a success.
 func (l *Lease) Keep(ctx context.Context, write func(context.Context) error, wake <-chan struct{}, minPause func() time.Duration, report func(error)) {
 	for failures := 0; ctx.Err() == nil; {
 		err := l.once(ctx, write)
@@ -80,7 +80,7 @@ func (l *Lease) Keep(ctx context.Context, write func(context.Context) error, wak
 	}
 }
 
-// revokeTimeout is the maximum time for which a daemon that ends waits for etcd.
+// revokeTimeout limits how long a daemon that is shutting down waits for etcd.
 const revokeTimeout = 2 * time.Second
 
 // Hold works like [Lease.Keep], and finally revokes the lease.
@@ -91,9 +91,9 @@ func (l *Lease) Hold(ctx context.Context, write func(context.Context) error, wak
 	_ = l.Revoke(ctx) // if etcd is unavailable, the lease expires
 }
 
-// HeldBy returns the error that the lease's first key is held by other, for example by another
-// daemon with the same node name. The key of an earlier run expires with its lease, so HeldBy
-// returns [ErrPatience] until the key has existed for longer than that.
+// HeldBy returns an error that says that other holds the lease's first key, for example another
+// daemon with the same node name. A previous run's key expires with its lease, so HeldBy returns
+// [ErrPatience] until the key has existed for longer than that.
 func (l *Lease) HeldBy(other Foreign) error {
 	if other.Lease == 0 {
 		return fmt.Errorf("%s was written by another program, without a lease: delete it", l.Key)
@@ -120,7 +120,8 @@ func (l *Lease) once(ctx context.Context, write func(context.Context) error) err
 	return err
 }
 
-// Limit limits the time of a step, so there is time for another attempt before the lease expires.
+// Limit limits the duration of a step, so there is time for another attempt before the lease
+// expires.
 func (l *Lease) Limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, max(l.TTL/4, time.Second))
 }
@@ -156,8 +157,8 @@ func (l *Lease) reportChange(err error, report func(error)) {
 	l.Reported, l.lastReport = true, text
 }
 
-// Renew renews the lease if a part of its time to live has passed. If no lease is granted, it
-// requests a lease.
+// Renew renews the lease if part of its lifetime has passed. If no lease is granted, it requests a
+// lease.
 func (l *Lease) Renew(ctx context.Context) error {
 	began := time.Now()
 	if l.ID != 0 && began.Sub(l.renewed) < l.TTL/5 {
@@ -198,7 +199,6 @@ func (l *Lease) grant(ctx context.Context) (id int64, err error) {
 	return id, err
 }
 
-// Alive renews the lease once.
 func (l *Lease) Alive(ctx context.Context) error {
 	return l.do(ctx, func(ctx context.Context, leases etcdserverpb.LeaseClient) error {
 		ctx, cancel := context.WithCancel(ctx) // the cancellation ends the stream
@@ -249,10 +249,10 @@ func Under(key string, id int64) *etcdserverpb.Compare {
 	return c.GetCompare()
 }
 
-// Write runs the operations in change if the first key and the further keys (also) are attached to
-// the lease. If the first key does not exist, it runs the operations in first. Otherwise it writes
-// nothing and returns the holder of the first key, which is the lease itself if other keys are
-// missing.
+// Write runs the operations in change if the first key and the additional keys in also are attached
+// to the lease. If the first key does not exist, it runs the operations in first. Otherwise it
+// writes nothing and returns the holder of the first key, which is the lease itself if other keys
+// are missing.
 func (l *Lease) Write(ctx context.Context, first, change []*etcdserverpb.RequestOp, also ...string) (other *Foreign, err error) {
 	conditions := []*etcdserverpb.Compare{l.Ours(l.Key)}
 	for _, key := range also {
@@ -266,7 +266,7 @@ func (l *Lease) Write(ctx context.Context, first, change []*etcdserverpb.Request
 }
 
 // Foreign identifies the holder of a key by its lease, or by 0 if the key has no lease. created is
-// the revision at which the key was created, or 0 if the key does not exist.
+// the revision that created the key, or 0 if the key does not exist.
 type Foreign struct{ Lease, created int64 }
 
 // Attempt runs ops if the conditions hold. Otherwise it returns the holder of the first key.

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Link owns the connection. It reads and follows folders, and detects a broken connection. It sends
+// Link owns the connection. It reads and follows folders, detects a broken connection, and sends
 // messages in order.
 type Link struct {
 	config  Config
@@ -30,15 +30,15 @@ type Link struct {
 	// Inspects reports whether the link also tests the members that are not in use.
 	Inspects bool
 
-	// full reports whether everything must be read. another reports whether etcd has another
-	// history than before.
+	// full is set if everything must be read. another is set if etcd has another history than
+	// before.
 	full, another bool
 	// History is the known history of etcd. It may be set before Run.
 	History History
 	// scopes lists the folders and keys that the link reads and follows.
 	scopes []followed
-	// steady reports whether the current attempt follows all scopes. reread is the time when
-	// everything is read again.
+	// steady reports whether the current attempt follows all scopes. reread is when everything will
+	// be read again.
 	steady bool
 	reread time.Time
 }
@@ -49,11 +49,10 @@ type followed struct {
 	// next is the revision from which the scope's watch resumes. count is the scope's number of
 	// keys.
 	next, count int64
-	// denied reports whether the user may not read the scope. If so, it is skipped.
+	// denied is set if the user may not read the scope, which is then skipped.
 	denied bool
 }
 
-// total returns the number of keys in all scopes.
 func total(scopes []followed) (n int64) {
 	for i := range scopes {
 		n += scopes[i].count
@@ -61,8 +60,8 @@ func total(scopes []followed) (n int64) {
 	return n
 }
 
-// RefillTime is the time without an added service after which the services of another history count
-// as complete.
+// RefillTime is how long no service may be added before the services in another history count as
+// complete.
 const RefillTime = 30 * time.Second
 
 // Timing holds the intervals of a connection. Tests shorten them.
@@ -70,28 +69,28 @@ type Timing struct {
 	// Now is the clock. Its monotonic part measures time, so a jump of the wall clock does not look
 	// like an outage.
 	Now func() time.Time
-	// ErrorPause is the minimum time between two published errors of the same outage.
+	// ErrorPause is the minimum time between published errors about the same outage.
 	ErrorPause time.Duration
-	// Ask is the interval of requests for etcd's revision. Silence is the time for which a stream
-	// may lag behind that revision.
+	// Ask is the interval of requests for etcd's revision. Silence is how long a stream may lag
+	// behind that revision.
 	Ask, Silence time.Duration
 	// Call is the timeout of a request. Page is the timeout for reading a page.
 	Call, Page time.Duration
-	// Jitter is the maximum pause before the first new attempt. Each further pause is twice as
-	// long, up to Slowest.
+	// Jitter is the maximum pause before the first retry. It doubles with each retry, up to
+	// Slowest.
 	Jitter, Slowest time.Duration
-	// Reread is the interval of full readings, which are only a precaution. CheckRights is the
-	// interval of checks of the user's rights.
+	// Reread is the interval between full reads, which are only a precaution. CheckRights is the
+	// interval between checks of the user's permissions.
 	Reread, CheckRights time.Duration
-	// ProxyReread is the interval of full readings behind a proxy, if there are few keys.
+	// ProxyReread is the interval between full reads behind a proxy, if there are few keys.
 	ProxyReread time.Duration
-	// Refill is the time without an added service after which the services of another history count
-	// as complete. The total wait is at most LongestRefill.
+	// Refill is how long no service may be added before the services in another history count as
+	// complete. The total wait is at most LongestRefill.
 	Refill, LongestRefill time.Duration
 	// PageKeys is the number of keys in a page. Small pages cost etcd much more, because etcd
 	// counts all remaining keys each time.
 	PageKeys int64
-	// MaxKeys is the maximum number of all keys.
+	// MaxKeys is the maximum total number of keys.
 	MaxKeys int64
 }
 
@@ -112,10 +111,10 @@ func NewLink(c Config, keys schema.Keys, scopes []Scope, t Timing, log *slog.Log
 	return l
 }
 
-// Message is a message that the two processes exchange. Only one of its parts is set.
+// Message is a message that a link sends to its user. Only one of its parts is set.
 type Message struct {
-	// Begin and End enclose the pages of a full reading. Page is one of these pages. Revision is
-	// the revision of the reading or of the events.
+	// Begin and End enclose the pages of a full read. Page is one of these pages. Revision is the
+	// revision of the read or of the events.
 	Begin, End bool
 	Page       []*mvccpb.KeyValue
 	Events     []*mvccpb.Event
@@ -130,7 +129,7 @@ type Message struct {
 	// this is no longer true.
 	Steady bool
 	Away   error
-	// Members lists problems of failed members of etcd. It is nil if the message is not about
+	// Members lists problems about failed etcd members. It is nil if the message is not about
 	// members.
 	Members []balancer.Problem
 }
@@ -155,7 +154,7 @@ func (l *Link) Run(ctx context.Context) {
 		if errors.Is(err, errSilent) {
 			l.full = l.full || !l.steady // a proxy that is stuck creates no watches, but answers reads
 		}
-		if moved := l.steady && errors.Is(err, errMoved); !moved && !l.send(ctx, Message{Away: err}) { // a move to another member is short
+		if moved := l.steady && errors.Is(err, errMoved); !moved && !l.send(ctx, Message{Away: err}) { // a move to another member takes little time
 			return
 		}
 		if !l.steady {
@@ -166,8 +165,8 @@ func (l *Link) Run(ctx context.Context) {
 	}
 }
 
-// pause returns the pause after the given number of failures. It is random, so hosts do not
-// reconnect at the same time.
+// pause returns how long to wait after the given number of failures. It is random, so hosts do not
+// reconnect simultaneously.
 func (t Timing) pause(failures int) time.Duration {
 	longest := min(t.Jitter<<min(failures, 10), t.Slowest)
 	shortest := longest / 2
@@ -271,7 +270,7 @@ func (l *Link) readAll(ctx context.Context) error {
 	return nil
 }
 
-// reading is a full reading in progress.
+// reading is a full read in progress.
 type reading struct {
 	*Link
 	limit int64

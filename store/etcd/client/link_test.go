@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestPause computes the pauses of a thousand hosts that lose etcd at the same time. Their retries
+// TestPause computes the pauses of a thousand hosts that lose etcd simultaneously. Their retries
 // must be spread over time. Hosts whose attempts fail repeatedly must retry less often.
 func TestPause(t *testing.T) {
 	const hosts, parts = 1000, 10

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// These are the times and limits of a connection.
+// These are the timeouts and size limits of a connection.
 const (
 	// dialTimeout is the timeout of an attempt to connect.
 	dialTimeout = 5 * time.Second
@@ -32,7 +32,7 @@ const (
 	maxReceived = 64 << 20
 )
 
-// Member is a connection to a member of etcd or to a proxy.
+// Member is a connection to an etcd member or to a proxy.
 type Member struct {
 	config   Config
 	endpoint string
@@ -72,7 +72,7 @@ func (c Config) open(endpoint string) (*Member, error) {
 	return m, Plain(err)
 }
 
-func (m *Member) close() { _ = m.Client.Close() } // an error has no consequence
+func (m *Member) close() { _ = m.Client.Close() } // an error would change nothing
 
 // Conn returns the connection. Unlike the client's own methods, requests on this connection do not
 // wait until a member listens.
@@ -100,7 +100,7 @@ func (m *Member) authenticate(ctx context.Context) error {
 	return err
 }
 
-// use makes the member use the token of another member, which may be nil. This avoids a new token,
+// use makes the member use the token of another member, which may be nil. This saves a new token,
 // which etcd would have to store.
 func (m *Member) use(other *Member) {
 	if other == nil {
@@ -112,8 +112,8 @@ func (m *Member) use(other *Member) {
 }
 
 // prove reads a key with a linearizable read, and returns the revision. A member that has lost the
-// others does not answer. If the user may not read the key, the revision is 0, which still proves
-// the member.
+// other members does not answer. If the user may not read the key, the revision is 0, which still
+// proves the member.
 func (m *Member) prove(ctx context.Context, key string) (int64, error) {
 	if m.config.Username != "" && m.token.text.Load() == nil {
 		if err := m.authenticate(ctx); err != nil {

@@ -19,9 +19,10 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Members uses one member of etcd at a time: the first member that proves that it has not lost the
-// others. If a request stays unanswered, all members are tested again. The first member that
-// answers is used, and watches on the former member end. Its methods are safe for concurrent use.
+// Members uses one etcd member at a time: the first that proves that it has not lost the other
+// members. If a request stays unanswered, Members tests all members again. It uses the first member
+// that answers, and ends the watches on the previous member. Its methods are safe for concurrent
+// use.
 type Members struct {
 	config Config
 	// key is the key that members must read to prove themselves. It need not exist.
@@ -35,7 +36,8 @@ type Members struct {
 	order    []string               // the endpoints, starting with the member in use; guarded by choosing
 }
 
-// errMoved ends requests and watches on a member that has lost the others.
+// errMoved is the cause with which requests and watches end on a member that has lost the other
+// members.
 var errMoved = errors.New("the etcd member in use stopped answering: vipd has moved to another member")
 
 // NewMembers returns members that connect when they are first used.
@@ -45,7 +47,7 @@ func NewMembers(c Config, keys schema.Keys) *Members {
 	return s
 }
 
-// Close ends the connection. The next request opens another connection.
+// Close closes the connection. The next request opens a new connection.
 func (s *Members) Close() {
 	s.choosing <- struct{}{}
 	defer func() { <-s.choosing }()
@@ -72,7 +74,7 @@ func (s *Members) Leave(m *Member) {
 	s.order = append(slices.DeleteFunc(s.order, func(e string) bool { return e == m.endpoint }), m.endpoint)
 }
 
-// replaceLocked replaces the member in use, and closes the former member. It moves the new member
+// replaceLocked replaces the member in use, and closes the previous member. It moves the new member
 // to the front of order.
 func (s *Members) replaceLocked(m *Member) {
 	if before := s.current.Swap(m); before != nil && before != m {
@@ -106,15 +108,15 @@ func (s *Members) Reach(ctx context.Context, doubted *Member) (*Member, error) {
 	return m, err
 }
 
-// doubtAfter is the time without an answer after which members are tested. headStart is the time to
-// wait for a member before the next member is also tested. They are limited to a quarter and an
-// eighth of the remaining time of the request.
+// doubtAfter is how long a request may be unanswered before members are tested. headStart is how
+// long to wait for a member before the next member is also tested. They are limited to a quarter
+// and an eighth of the request's remaining time.
 const (
 	doubtAfter = time.Second
 	headStart  = 300 * time.Millisecond
 )
 
-// share returns d, or 1/part of the remaining time of ctx if that is shorter.
+// share returns d, or 1/part of ctx's remaining time if that is shorter.
 func share(ctx context.Context, d time.Duration, part time.Duration) time.Duration {
 	if end, ok := ctx.Deadline(); ok {
 		d = min(d, time.Until(end)/part)
@@ -158,8 +160,8 @@ func (s *Members) Do(ctx context.Context, operation func(context.Context, *Membe
 	}
 }
 
-// lostAfter is the timeout of the first attempt of a write. etcd drops writes that it receives
-// without a leader, and never answers them. The timeout doubles with each further attempt.
+// lostAfter is the timeout for the first attempt of a write. While etcd has no leader, it drops
+// writes without an answer. The timeout doubles with each attempt.
 const lostAfter = 2 * time.Second
 
 // write works like Do, for an operation that etcd may drop. The operation must be idempotent.
@@ -182,8 +184,8 @@ func answered(err error) error {
 	return err
 }
 
-// guard runs an operation on a member. If there is no answer for a while, guard tests the members,
-// and ends the operation if another member is chosen.
+// guard runs an operation on a member. If there is no answer for doubtAfter, guard tests the
+// members, and ends the operation if another member is chosen.
 func (s *Members) guard(ctx context.Context, m *Member, operation func(context.Context, *Member) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var doubting sync.WaitGroup
@@ -201,7 +203,7 @@ func (s *Members) guard(ctx context.Context, m *Member, operation func(context.C
 
 // choose returns the first member that proves itself. It tests the member in use on its existing
 // connection, then the other members, and finally the member in use on a new connection. It starts
-// the next test when the earlier tests have failed or have not been answered for a while.
+// the next test when the earlier tests have failed, or after headStart.
 func (s *Members) choose(ctx context.Context) (*Member, error) {
 	pause := share(ctx, headStart, 8)
 	ctx, cancel := context.WithCancel(ctx)
@@ -232,7 +234,7 @@ func (s *Members) choose(ctx context.Context) (*Member, error) {
 	return r.result()
 }
 
-// race is the choice of a member. It must be used by one goroutine.
+// race is a choice of a member in progress. Only one goroutine may use it.
 type race struct {
 	*Members
 	candidates []string // not tested yet
@@ -274,8 +276,8 @@ func (r *race) start(ctx context.Context, m *Member) {
 	})
 }
 
-// decide processes a result, and reports whether it ends the race. The race ends with a member that
-// is not behind, or with a mistake in the configuration.
+// decide processes a result, and reports whether it ends the race. The race ends when a member
+// proves itself and is not behind, or when a result shows a mistake in the configuration.
 func (r *race) decide(p proof) bool {
 	r.pending--
 	switch {

@@ -12,7 +12,7 @@ import (
 
 // TestMembersPreferHistory configures members of two clusters as endpoints. The member whose
 // revision is not behind the last seen revision must be used. The other member must be used only if
-// the first does not answer.
+// the first member does not answer.
 func TestMembersPreferHistory(t *testing.T) {
 	t.Parallel()
 	seen, other := etcdkit.Start(t, etcdkit.Options{}), etcdkit.Start(t, etcdkit.Options{})
@@ -44,8 +44,8 @@ func TestMembersPreferHistory(t *testing.T) {
 	}
 }
 
-// TestMembersMove pauses the process of the member in use. Another member must answer the request
-// that waits, and must be used from then on.
+// TestMembersMove pauses the process of the member in use. Another member must answer the waiting
+// request, and must be used from then on.
 func TestMembersMove(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{Members: 3})
@@ -75,6 +75,6 @@ func TestMembersMove(t *testing.T) {
 		t.Errorf("members that received the request = %q, want the paused member first and another member last", asked)
 	}
 	if s.current.Load() == before {
-		t.Error("the paused member is still in use, want another member")
+		t.Error("the paused member is still in use")
 	}
 }

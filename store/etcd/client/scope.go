@@ -19,7 +19,7 @@ type Scope struct {
 	// Key is the key, or the folder, which ends in /. End is the end of the folder's range, or ""
 	// for a single key.
 	Key, End string
-	// Without describes the consequence if the user may not read the scope. In this case the other
+	// Without describes what is missing if the user may not read the scope. In this case, the other
 	// scopes are still followed. If Without is "", the scope is required.
 	Without string
 }
@@ -28,7 +28,8 @@ type Scope struct {
 func Folder(key string) Scope { return Scope{Key: key, End: clientv3.GetPrefixRangeEnd(key)} }
 
 // Scopes returns the scopes of a Source. Required scopes are first, followed by optional scopes,
-// which some roles may not read. node is the node whose configuration is read; it may be "".
+// which some roles may not read. The parameter node is the node whose configuration is read. It may
+// be "".
 func Scopes(k schema.Keys, node string) []Scope {
 	vips := Folder(k.Prefix + schema.VIPFolder)
 	vips.Without = `services with vips = ["auto"] keep the addresses that were read before`
@@ -87,7 +88,7 @@ func ReadScope(
 	}
 }
 
-// Forbidden reports whether err is about a missing right in etcd.
+// Forbidden reports whether err means that the user lacks a permission in etcd.
 func Forbidden(err error) bool {
 	return Is(err, rpctypes.ErrPermissionDenied) || Is(err, rpctypes.ErrUserEmpty)
 }

@@ -27,7 +27,7 @@ func TestSilentStreamLeavesItsMember(t *testing.T) {
 	timing := UsualTiming()
 	timing.Ask = 50 * time.Millisecond
 	var silent, calls atomic.Int64
-	timing.Now = func() time.Time { // between two readings, this clock advances by more than the permitted silence of a watch
+	timing.Now = func() time.Time { // on each call, this clock advances by more than a watch may be silent
 		return time.Now().Add(time.Duration(silent.Load()*calls.Add(1)) * 10 * time.Second)
 	}
 	messages := make(chan Message)
@@ -53,7 +53,7 @@ func TestSilentStreamLeavesItsMember(t *testing.T) {
 	for m := range messages {
 		if m.Away != nil {
 			if !errors.Is(m.Away, errSilent) {
-				t.Fatalf("error of the stream = %v, want %v", m.Away, errSilent)
+				t.Fatalf("stream error = %v, want %v", m.Away, errSilent)
 			}
 			break
 		}

@@ -20,19 +20,19 @@ import (
 	"google.golang.org/grpc"
 )
 
-// stream holds the watches of an attempt.
+// stream holds the watches of one attempt to follow etcd.
 type stream struct {
 	*Link
 	watch etcdserverpb.Watch_WatchClient
-	// wanted is the last revision that etcd has reported. proven is the last time at which the
-	// stream had reached that revision, in nanoseconds since began. While an answer is processed,
-	// proven is handing.
+	// wanted is the last revision that etcd has reported. proven is when the stream last had
+	// reached that revision, in nanoseconds since began. While an answer is processed, proven is
+	// the constant handing.
 	began          time.Time
 	wanted, proven atomic.Int64
 	created        int
 	// ready reports whether all watches exist. proxied reports whether a gRPC proxy has created
 	// them. A proxy numbers watches itself, starting at 0. It does not answer requests for
-	// progress, which crash old proxies.
+	// progress, and such requests crash old proxies.
 	ready, proxied atomic.Bool
 	// size is the number of keys at the start of the attempt.
 	size int64
@@ -44,7 +44,8 @@ var errSilent = errors.New("the watch is silent, although etcd has newer revisio
 
 // follow opens the watches and sends changes until the stream ends.
 func (l *Link) follow(ctx context.Context) error {
-	// This option makes a member that has lost the others end the stream instead of staying silent.
+	// This option makes a member that has lost the other members end the stream instead of staying
+	// silent.
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
 	defer cancel(nil)
 	reaching, stop := context.WithTimeout(ctx, l.timing.Call)
@@ -92,11 +93,10 @@ func (l *Link) follow(ctx context.Context) error {
 	}
 }
 
-// now returns the time since the start of the stream.
 func (s *stream) now() int64 { return int64(s.timing.Now().Sub(s.began)) }
 
-// create requests a watch of each scope that may be read. The ID of a watch is the index of its
-// scope, starting at 1.
+// create requests a watch for each scope that may be read. A watch's ID is its scope's index plus
+// 1.
 func (s *stream) create() {
 	for i, f := range s.scopes {
 		if f.denied {
@@ -141,9 +141,9 @@ func (s *stream) ask(ctx context.Context, reread time.Time) error {
 	}
 }
 
-// rereadKey is added for each key to the interval of full readings behind a proxy, so a host reads
-// at most 100 keys a second. These readings are necessary because a proxy may lose a watch
-// silently.
+// For each key, rereadKey is added to the interval between full reads behind a proxy, so a host
+// reads at most 100 keys a second. These reads are needed because a proxy may silently lose a
+// watch.
 const rereadKey = 10 * time.Millisecond
 
 // prove requests etcd's revision with a linearizable read, and then requests the progress of the
@@ -176,10 +176,10 @@ func (s *stream) prove(ctx context.Context) error {
 	return nil
 }
 
-// checkRights checks whether the user's rights have changed since the full reading. The watches do
-// not show this, because a watch continues after its right is removed, and a denied watch is not
-// granted later. If checkRights returns an error, the stream must end. It reads the key of the
-// folder itself, which is cheap because this key can't exist.
+// checkRights checks whether the user's permissions have changed since the full read. The watches
+// do not show such changes: a watch stays open after its permission is revoked, and a denied watch
+// is not granted later. If checkRights returns an error, the stream must end. It reads the key of
+// the folder itself, which is cheap because this key can't exist.
 func (s *stream) checkRights(ctx context.Context) error {
 	for i := range s.scopes {
 		f := &s.scopes[i] // f.next must not be read here, because another goroutine writes it
@@ -242,8 +242,8 @@ func (s *stream) canceled(answer *etcdserverpb.WatchResponse) error {
 	}
 	reason := cmp.Or(answer.CancelReason, "etcd ended the watch")
 	err := s.config.Denied(Plain(errors.New(reason)), "read", s.keys.Prefix)
-	// Some versions send no ID for a denied watch. A full reading finds that watch, and whether it
-	// is required.
+	// Some versions send no ID for a denied watch. A full read finds out which watch it is, and
+	// whether it is required.
 	s.full = s.full || strings.Contains(reason, "permission denied")
 	return err
 }
