@@ -18,8 +18,8 @@ func consistentSchedulers() []balancer.Scheduler {
 	return []balancer.Scheduler{balancer.SourceHash, balancer.Maglev}
 }
 
-// TestHashEqualsFNV hashes addresses. Each hash must equal the FNV hash of the standard library
-// after Mix. Equivalent addresses must have the same hash.
+// TestHashEqualsFNV hashes addresses. Each hash must equal the standard library's FNV hash after
+// Mix. Equivalent addresses must have the same hash.
 func TestHashEqualsFNV(t *testing.T) {
 	a := netip.MustParseAddrPort("[fd00::1:2]:8080")
 	h := fnv.New64a()
@@ -63,8 +63,8 @@ func TestHashChoicesNeverChange(t *testing.T) {
 	}
 }
 
-// TestLogarithm computes the logarithms of many numbers. The results must equal those of math.Log,
-// except for rounding.
+// TestLogarithm computes the logarithms of many numbers. Except for rounding, the results must
+// equal math.Log.
 func TestLogarithm(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 11))
 	for range 100000 {

@@ -65,8 +65,8 @@ func flowOf(n int) Flow {
 // skipping returns a function that reports whether set contains a member. Pick skips these members.
 func skipping(set []bool) func(int) bool { return func(i int) bool { return set[i] } }
 
-// chiSquare fails the test if counts can hardly be the result of random draws with the given
-// weights. The probability of such counts is about one in millions.
+// chiSquare fails the test if random draws with the given weights are very unlikely to result in
+// counts. A false failure is a matter of one in millions.
 func chiSquare(t *testing.T, what string, counts, weights []int) {
 	t.Helper()
 	total, sum := 0, 0
@@ -79,7 +79,7 @@ func chiSquare(t *testing.T, what string, counts, weights []int) {
 		want := float64(total) * float64(weights[i]) / float64(sum)
 		if want == 0 {
 			if counts[i] != 0 {
-				t.Errorf("%s: picks of backend %d, which has weight 0 = %d, want 0", what, i, counts[i])
+				t.Errorf("%s: backend %d has weight 0: picks = %d, want 0", what, i, counts[i])
 			}
 			continue
 		}
@@ -91,8 +91,8 @@ func chiSquare(t *testing.T, what string, counts, weights []int) {
 	}
 }
 
-// TestPickChoosesUsableBackend runs every scheduler with backends in random states, of which a
-// random part is skipped. A picked backend must be Active, have a weight greater than 0 and not be
+// TestPickChoosesUsableBackend runs every scheduler with backends in random states, and skips
+// random backends. A picked backend must be Active, have a weight greater than 0 and not be
 // skipped. Pick must return -1 if and only if there is no such backend.
 func TestPickChoosesUsableBackend(t *testing.T) {
 	states := []balancer.BackendState{
@@ -196,7 +196,7 @@ func TestConcurrentPicks(t *testing.T) {
 				want[i] = w * workers * cycles
 			}
 			if !slices.Equal(counts, want) {
-				t.Errorf("picks by backend = %v, want %v", counts, want)
+				t.Errorf("picks per backend = %v, want %v", counts, want)
 			}
 		})
 	}
@@ -233,7 +233,7 @@ func TestSharesByWeight(t *testing.T) {
 		}
 		follows := math.Abs(float64(loads[1])/flows-0.9) < 0.04
 		if follows != s.SharesByWeight() {
-			t.Errorf("%s: connections of backends with weights 1 and 9 = %v, want shares by weight = %t", s, loads, s.SharesByWeight())
+			t.Errorf("%s: weights 1 and 9: connections = %v, want shares by weight = %t", s, loads, s.SharesByWeight())
 		}
 	}
 }

@@ -28,7 +28,7 @@ func leastSchedulers() []balancer.Scheduler {
 }
 
 // TestLeastPicksMinimum compares the cost of each picked member with the costs of all members that
-// are not skipped. None of them may have a lower cost.
+// are not skipped. No member may have a lower cost.
 func TestLeastPicksMinimum(t *testing.T) {
 	for _, s := range leastSchedulers() {
 		t.Run(string(s), func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestLeastRotatesTies(t *testing.T) {
 	}
 }
 
-// TestLeastFollowsWeights keeps all connections open. The number of connections of each member must
+// TestLeastFollowsWeights keeps all connections open. Each member's number of connections must
 // follow its weight. With the scheduler "lc", the numbers must be equal.
 func TestLeastFollowsWeights(t *testing.T) {
 	weights := []int{1, 2, 3, 4}

@@ -23,7 +23,7 @@ const (
 type maglev struct {
 	members []candidate
 	table   *maglevTable
-	// fallback picks a member if many slots in a row belong to skipped members.
+	// fallback picks a member if the slots that were tried all belong to skipped members.
 	fallback rendezvous
 }
 
@@ -48,7 +48,7 @@ func newMaglev(members []candidate, old Picker) *maglev {
 // sameShare reports whether two members are equal except for their index.
 func sameShare(a, b candidate) bool { return a.addr == b.addr && a.weight == b.weight }
 
-// Pick implements Picker. If a slot's member is skipped, it tries the following slots.
+// Pick implements Picker. If a slot's member is skipped, it tries the next slots.
 func (m *maglev) Pick(f Flow, skip func(i int) bool) int {
 	if len(m.members) == 0 {
 		return -1
@@ -67,8 +67,8 @@ func (m *maglev) Pick(f Flow, skip func(i int) bool) int {
 	return m.fallback.pick(key, skip)
 }
 
-// maglevSeat is the state of a member while a table is filled: the next slot of its permutation,
-// the step between slots, and its credit towards its next slot.
+// maglevSeat is a member's state while a table is filled: the next slot in its permutation, the
+// step between slots, and its credit towards its next slot.
 type maglevSeat struct {
 	slot, step  uint32
 	due, weight int64
@@ -100,7 +100,7 @@ func maglevSlots(members []candidate) []uint16 {
 	}
 }
 
-// claimSlot gives the next free slot of the permutation to member i. A free slot must exist.
+// claimSlot gives member i the next free slot in its permutation. A free slot must exist.
 func (s *maglevSeat) claimSlot(slots []uint16, i uint16) {
 	for {
 		at := s.slot

@@ -11,7 +11,7 @@ import (
 )
 
 // TestMaglevSlotsFollowWeights fills tables for few and for many members, with equal and with very
-// different weights. The number of slots of each member must follow its weight.
+// different weights. Each member's number of slots must follow its weight.
 func TestMaglevSlotsFollowWeights(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 15))
 	tables := [][]int{{1}, {1, 1}, {1, 65535}, {65535, 65534, 65533}, append(slices.Repeat([]int{1}, 999), 65535)}
@@ -39,7 +39,7 @@ func TestMaglevSlotsFollowWeights(t *testing.T) {
 	}
 }
 
-// TestMaglevPriceLimitsWork computes the prices of slots. The price must be the greatest weight,
+// TestMaglevPriceLimitsWork computes what a slot costs. The price must be the greatest weight,
 // halved only as often as the limit on visits requires.
 func TestMaglevPriceLimitsWork(t *testing.T) {
 	r := rand.New(rand.NewPCG(18, 18))
@@ -92,17 +92,17 @@ func TestMaglevMatchesPaper(t *testing.T) {
 }
 
 // TestMaglevSharesTables creates generations of a picker with the same members. They must share one
-// table, regardless of the order of the backends and of backends that are not members.
+// table, whatever the order of the backends is, and whichever backends are not members.
 func TestMaglevSharesTables(t *testing.T) {
 	p := New(balancer.Maglev, active(2, 3), nil).(*maglev)
 	drained := append(active(2, 3), balancer.Backend{Addr: addressOf(9), State: balancer.Draining})
 	slices.Reverse(drained)
 	q := Next(p, balancer.Maglev, drained, nil).(*maglev)
 	if p.table != q.table {
-		t.Error("generation with the same members has a new table, want the old table")
+		t.Error("a generation with the same members has a new table")
 	}
 	if got := Next(q, balancer.Maglev, active(2, 4), nil).(*maglev); got.table == q.table {
-		t.Error("generation with new weights has the old table, want a new table")
+		t.Error("a generation with new weights has the old table")
 	}
 	for n := range 1000 {
 		if got, want := q.Pick(flowOf(n), nil), p.Pick(flowOf(n), nil); drained[got].Addr != addressOf(want) {

@@ -19,19 +19,19 @@ type Flow struct {
 
 // Picker chooses among the backends of one frontend. It is safe for concurrent use.
 type Picker interface {
-	// Pick returns the backend for f as an index into the backends of New, or -1 if none is left.
-	// It chooses only Active backends with a weight above 0. It excludes backends for which skip
-	// returns true, such as backends that were tried or have reached their limit. A nil skip
-	// excludes no backend. Pick may hold a lock while it calls skip, so skip must be quick and must
-	// not call Pick. Pick calls it only for as many backends as necessary.
+	// Pick returns the backend for f as an index into the backends of New, or -1 if no backend
+	// qualifies. It chooses only Active backends with a weight above 0. It excludes backends for
+	// which skip returns true, such as backends that were tried or have reached their limit. A nil
+	// skip excludes no backend. Pick may hold a lock while it calls skip, so skip must be quick and
+	// must not call Pick. Pick calls it only for as many backends as necessary.
 	Pick(f Flow, skip func(i int) bool) int
 }
 
-// New returns the picker of scheduler s for backends, which may have any order. It does not keep
-// the slice. The function load returns the number of connections of backend i. Only lc, wlc, sed
-// and nq call it, at any time and from several goroutines. If load is nil, all loads are 0. Count a
-// connection as soon as its backend is picked, because a late count sends bursts to one backend. An
-// unknown scheduler is treated as wrr, the default of services.
+// New returns a picker that uses scheduler s for backends, which may have any order. It does not
+// keep the slice. The function load returns the number of connections of backend i. Only lc, wlc,
+// sed and nq call it, at any time and from several goroutines. If load is nil, all loads are 0.
+// Count a connection as soon as its backend is picked, because a late count sends bursts to one
+// backend. An unknown scheduler is treated as wrr, the default of services.
 func New(s balancer.Scheduler, backends []balancer.Backend, load func(i int) int64) Picker {
 	return Next(nil, s, backends, load)
 }
@@ -41,7 +41,7 @@ func New(s balancer.Scheduler, backends []balancer.Backend, load func(i int) int
 // The state is kept only if old has the same scheduler. rr continues after the last choice, and so
 // do the least-connection schedulers if costs are equal. wrr keeps the credit of every address that
 // is still among backends, in any state. mh shares its table if addresses and weights are equal.
-// Later picks of old do not affect the new picker.
+// Later picks from old do not affect the new picker.
 func Next(old Picker, s balancer.Scheduler, backends []balancer.Backend, load func(i int) int64) Picker {
 	members := candidatesOf(backends)
 	if load == nil {

@@ -28,8 +28,8 @@ func newRandom(members []candidate) *weightedRandom {
 	return r
 }
 
-// Pick implements Picker. Another draw after a skipped member gives the same probabilities as a
-// draw among the other members.
+// Pick implements Picker. Drawing again after a skipped member gives the same probabilities as
+// drawing among the other members.
 func (r *weightedRandom) Pick(_ Flow, skip func(i int) bool) int {
 	if len(r.members) == 0 {
 		return -1
@@ -45,7 +45,8 @@ func (r *weightedRandom) Pick(_ Flow, skip func(i int) bool) int {
 }
 
 // pickAmong draws among the members that are not skipped, in one pass (reservoir sampling). Each
-// member replaces the choice with the probability of its weight among the members so far.
+// member becomes the choice with a probability of its weight divided by the sum of the weights so
+// far.
 func (r *weightedRandom) pickAmong(skip func(i int) bool) int {
 	chosen, sum := -1, int64(0)
 	for _, m := range r.members {

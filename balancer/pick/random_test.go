@@ -8,7 +8,7 @@ import (
 )
 
 // seededRandom returns a random picker whose random numbers are from r, so its picks are the same
-// in every run of the test.
+// each time the test runs.
 func seededRandom(r *rand.Rand, weights []int) *weightedRandom {
 	p := newRandom(candidatesOf(active(weights...)))
 	p.draw = r.Int64N
@@ -50,6 +50,6 @@ func TestRandomDiffersBetweenPickers(t *testing.T) {
 		}
 	}
 	if same > 100 {
-		t.Errorf("equal picks of both pickers = %d of 1000, want about 10", same)
+		t.Errorf("equal picks = %d of 1000, want about 10", same)
 	}
 }

@@ -13,7 +13,7 @@ type cursor struct {
 	// or zero; start follows it.
 	start  int
 	before netip.AddrPort
-	// taken is the last chosen position plus 1. Zero means that nothing was chosen.
+	// taken is the last chosen position plus 1. Zero means that no member was chosen.
 	taken atomic.Int64
 }
 
@@ -42,7 +42,7 @@ func (c *cursor) last() netip.AddrPort {
 	return c.before
 }
 
-// from returns the first position to try, given a value of c.taken.
+// from returns the first position to try if taken is the value of c.taken.
 func (c *cursor) from(taken int64) int {
 	at := int(taken)
 	if at == 0 {

@@ -32,13 +32,13 @@ func TestRoundRobinSharesSkippedPicks(t *testing.T) {
 		counts[p.Pick(Flow{}, func(i int) bool { return i == 2 })]++
 	}
 	if want := []int{100, 100, 0, 100, 100}; !slices.Equal(counts, want) {
-		t.Errorf("picks by backend = %v, want %v", counts, want)
+		t.Errorf("picks per backend = %v, want %v", counts, want)
 	}
 }
 
 // TestRoundRobinContinuesAfterChanges creates a new generation of the picker before every pick.
-// Some backends join and leave all the time. The numbers of picks of the backends that remain may
-// differ by at most one.
+// Some backends join and leave all the time. The remaining backends' numbers of picks may differ by
+// at most one.
 func TestRoundRobinContinuesAfterChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 4))
 	const stay, all, picks = 7, 12, 5000
@@ -61,7 +61,7 @@ func TestRoundRobinContinuesAfterChanges(t *testing.T) {
 		got = append(got, counts[addressOf(n).String()])
 	}
 	if low, high := slices.Min(got), slices.Max(got); high-low > 1 || low < picks/all {
-		t.Errorf("picks of the backends that remain = %v, want numbers that differ by at most one, and are at least %d", got, picks/all)
+		t.Errorf("picks of the remaining backends = %v, want numbers that differ by at most one, and are at least %d", got, picks/all)
 	}
 }
 
@@ -76,7 +76,7 @@ func TestRoundRobinKeepsPosition(t *testing.T) {
 			}
 			p = Next(p, s, nil, nil)
 			if got := p.Pick(Flow{}, nil); got != -1 {
-				t.Fatalf("%s: pick without backends = %d, want -1", s, got)
+				t.Fatalf("%s: no backends: pick = %d, want -1", s, got)
 			}
 			p = Next(Next(p, s, nil, nil), s, even(3), nil)
 			p = Next(p, s, even(3), nil)

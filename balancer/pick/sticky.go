@@ -11,13 +11,13 @@ import (
 // 96 MiB.
 const DefaultStickyLimit = 1 << 20
 
-// Sticky stores the backend of each client of a frontend until a timeout after the client's last
-// new connection. It is safe for concurrent use.
+// Sticky stores the backend of each of a frontend's clients, until a timeout after the client's
+// last new connection. It is safe for concurrent use.
 //
 // It identifies backends by their address, without a zone, and survives changes to the backends. If
 // a client's backend is not usable, the caller picks and stores another backend. The client then
-// stays there, even if the first backend returns. A client that did not connect in the meantime
-// still has its first backend.
+// stays there, even if the first backend returns. A client that does not connect in the meantime
+// keeps its first backend.
 //
 // Times may be slightly out of order, because goroutines race. Clients with the same address on
 // different links (IPv6 zones) count as a single client, as do an IPv4 address and its IPv6 form.
@@ -25,7 +25,7 @@ type Sticky struct {
 	mu      sync.Mutex
 	timeout time.Duration
 	limit   int
-	// epoch is the first time passed to Store. Entries store times relative to it.
+	// epoch is the first time that Store received. Entries store times relative to it.
 	epoch time.Time
 	// clients maps each client to its index in entries. Neither contains pointers, so the garbage
 	// collector need not scan them.
@@ -39,15 +39,15 @@ type Sticky struct {
 // stickyEntry is the backend of one client.
 type stickyEntry struct {
 	client     [16]byte
-	last       time.Duration // the time of the last new connection, since epoch
+	last       time.Duration // when the last new connection was made, since epoch
 	backend    [16]byte
 	port       uint16 // port of the backend
 	prev, next int32
 }
 
 // NewSticky returns an empty table of at most limit clients, each kept for timeout. A full table
-// drops the client whose last new connection is the oldest. If timeout is 0 or less, no client is
-// kept. If limit is 0 or less, the limit is DefaultStickyLimit.
+// drops the client whose last new connection is the oldest. If timeout is 0 or less, the table
+// stores no clients. If limit is 0 or less, the limit is DefaultStickyLimit.
 func NewSticky(timeout time.Duration, limit int) *Sticky {
 	if limit <= 0 {
 		limit = DefaultStickyLimit
@@ -57,8 +57,8 @@ func NewSticky(timeout time.Duration, limit int) *Sticky {
 	return s
 }
 
-// Lookup returns the backend of client, unless its timeout has passed at now. It does not restart
-// the timeout.
+// Lookup returns client's backend, unless the client's timeout has passed at now. It does not
+// restart the timeout.
 func (s *Sticky) Lookup(client netip.Addr, now time.Time) (netip.AddrPort, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +71,7 @@ func (s *Sticky) Lookup(client netip.Addr, now time.Time) (netip.AddrPort, bool)
 	return netip.AddrPortFrom(netip.AddrFrom16(e.backend).Unmap(), e.port), true
 }
 
-// Left returns the time after now for which client is remembered without a new connection. It is 0
+// Left returns how much longer than now the table stores client without a new connection. It is 0
 // for an unknown client.
 func (s *Sticky) Left(client netip.Addr, now time.Time) time.Duration {
 	s.mu.Lock()
@@ -83,7 +83,7 @@ func (s *Sticky) Left(client netip.Addr, now time.Time) time.Duration {
 	return max(0, s.timeout+s.entries[at].last-now.Sub(s.epoch))
 }
 
-// Store records that client makes a new connection to backend at now. Call it for every new
+// Store records that at now, client makes a new connection to backend. Call it for every new
 // connection, whether its backend is from Lookup or from a picker, because the timeout starts with
 // the last connection.
 func (s *Sticky) Store(client netip.Addr, backend netip.AddrPort, now time.Time) {
@@ -112,9 +112,9 @@ func (s *Sticky) Store(client netip.Addr, backend netip.AddrPort, now time.Time)
 	s.linkLocked(at)
 }
 
-// All calls the function visit for each client that is remembered at now, in the order of the
-// clients' last new connections. It passes the client, the backend, and the time of this
-// connection. The function must not use the table.
+// All calls visit for each client whose timeout has not passed at now, in the order of their last
+// new connections. It passes the client, the backend, and the time of that connection. The function
+// visit must not use the table.
 func (s *Sticky) All(now time.Time, visit func(client netip.Addr, backend netip.AddrPort, last time.Time)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,8 +125,8 @@ func (s *Sticky) All(now time.Time, visit func(client netip.Addr, backend netip.
 	}
 }
 
-// SetTimeout replaces the timeout, also for remembered clients: a longer timeout may restore
-// clients that had exceeded the old timeout. A timeout of 0 or less drops all clients.
+// SetTimeout replaces the timeout, even for stored clients: a longer timeout may restore clients
+// that had exceeded the old timeout. A timeout of 0 or less drops all clients.
 func (s *Sticky) SetTimeout(timeout time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,8 +136,8 @@ func (s *Sticky) SetTimeout(timeout time.Duration) {
 	}
 }
 
-// expireLocked drops up to two of the oldest clients if their timeout has passed. Each call of
-// Store adds at most one, so the table shrinks with its use, at a limited cost per call.
+// expireLocked drops up to two of the oldest clients if their timeout has passed. Each call to
+// Store adds at most one client, so the table shrinks with use, at a limited cost per call.
 func (s *Sticky) expireLocked(now time.Time) {
 	for range 2 {
 		at := s.entries[0].next

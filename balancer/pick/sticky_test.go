@@ -66,8 +66,8 @@ func (m *stickyModel) setTimeout(timeout time.Duration) {
 	}
 }
 
-// TestStickyMatchesModel runs random histories on a Sticky and on its model. Both must return the
-// same results. A copy of the Sticky must then find the same backends for the same time.
+// TestStickyMatchesModel performs random operations on a Sticky and on its model. Both must return
+// the same results. A copy of the Sticky must then find the same backends for equally long.
 func TestStickyMatchesModel(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(17, seed))
@@ -112,24 +112,22 @@ func TestStickyMatchesModel(t *testing.T) {
 	}
 }
 
-// checkSticky checks that the map of clients, the ring of entries and the list of free entries
-// agree.
 func checkSticky(t *testing.T, s *Sticky) {
 	t.Helper()
 	ring := 0
 	for at := s.entries[0].next; at != 0; at = s.entries[at].next {
 		if s.clients[s.entries[at].client] != at {
-			t.Fatalf("the client of entry %d in the ring has the entry %d, want the same entry", at, s.clients[s.entries[at].client])
+			t.Fatalf("ring entry %d: its client has entry %d, want the same entry", at, s.clients[s.entries[at].client])
 		}
 		ring++
 	}
 	if ring != len(s.clients) || ring+len(s.free)+1 != len(s.entries) {
-		t.Fatalf("entries in the ring = %d, want %d; free entries = %d, want all others of %d", ring, len(s.clients), len(s.free), len(s.entries)-1)
+		t.Fatalf("entries in the ring = %d, want %d; free entries = %d, want the remaining ones of %d", ring, len(s.clients), len(s.free), len(s.entries)-1)
 	}
 }
 
-// TestStickyTimeoutStartsAtLastConnection looks up a client, and stores connections of the client.
-// Only a new connection may restart the timeout, and a lookup must not.
+// TestStickyTimeoutStartsAtLastConnection looks up a client, and stores its connections. Only a new
+// connection may restart the timeout; a lookup must not.
 func TestStickyTimeoutStartsAtLastConnection(t *testing.T) {
 	s, start := NewSticky(10*time.Second, 0), time.Unix(1700000000, 0)
 	client, backend := clientOf(1).Addr(), addressOf(1)
@@ -165,10 +163,10 @@ func TestStickyTableIsLimited(t *testing.T) {
 		t.Errorf("clients in the table = %d, want 1000", got)
 	}
 	if _, ok := s.Lookup(clientOf(3999).Addr(), now); ok {
-		t.Error("Lookup finds a client that is not among the latest 1000, want it dropped")
+		t.Error("Lookup finds a client that is not among the latest 1000")
 	}
 	if _, ok := s.Lookup(clientOf(4000).Addr(), now); !ok {
-		t.Error("Lookup does not find one of the latest 1000 clients, want it found")
+		t.Error("Lookup does not find one of the latest 1000 clients")
 	}
 	now = now.Add(time.Minute)
 	for range 500 {
@@ -179,9 +177,9 @@ func TestStickyTableIsLimited(t *testing.T) {
 	}
 }
 
-// TestStickyMovesClients stores a connection of one of two clients to another backend, because the
-// old backend is unusable for some time. This client must stay at its new backend, and the other
-// client must still have the old backend.
+// TestStickyMovesClients moves one of two clients to another backend, as if their backend were
+// temporarily unusable. The moved client must keep its new backend, and the other client must keep
+// the old backend.
 func TestStickyMovesClients(t *testing.T) {
 	s, now := NewSticky(time.Minute, 0), time.Unix(1700000000, 0)
 	moved, waited, old, other := clientOf(1).Addr(), clientOf(2).Addr(), addressOf(1), addressOf(2)
@@ -196,7 +194,7 @@ func TestStickyMovesClients(t *testing.T) {
 }
 
 // TestStickyConcurrentUse uses one table in several goroutines, each with different clients. No
-// goroutine may affect the clients of another.
+// goroutine may affect another goroutine's clients.
 func TestStickyConcurrentUse(t *testing.T) {
 	s := NewSticky(time.Hour, 0)
 	var wg sync.WaitGroup

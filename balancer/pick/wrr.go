@@ -13,12 +13,12 @@ import (
 // weighted is smooth weighted round robin. Each pick adds every member's weight to its credit, and
 // chooses the first member with the highest credit. That member pays the sum of all weights.
 //
-// Members with the same weight gain the same, so only payments change their order: a chosen member
-// usually moves to the end. A pick compares the first member of each weight.
+// Members with the same weight gain equal amounts, so only payments change their order: a chosen
+// member usually moves to the end. A pick compares the first member of each weight.
 //
-// Skipped members do not take part: they gain nothing, and the chosen member pays only the weights
-// of the others. A pick notices that a member is skipped only when it is the member's turn, so a
-// full member keeps the credit of about one turn. When it is no longer full, it does not get all
+// Skipped members do not take part: they gain nothing, and the chosen member pays only the sum of
+// the other weights. A pick notices that a member is skipped only when it is the member's turn, so
+// a full member keeps about one turn's credit. When it is no longer full, it does not get all
 // missed turns in a row.
 type weighted struct {
 	members []candidate
@@ -98,7 +98,6 @@ func (w *weighted) Pick(_ Flow, skip func(i int) bool) int {
 	return w.members[at].index
 }
 
-// gainLocked adds every member's weight to its credit.
 func (w *weighted) gainLocked() {
 	for i := range w.groups {
 		w.groups[i].gain += w.groups[i].weight
@@ -162,7 +161,6 @@ func (w *weighted) sortLocked() {
 	}
 }
 
-// shares returns the credit of each member and each backend in absent, sorted by address.
 func (w *weighted) shares() []share {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -179,11 +177,11 @@ func (w *weighted) shares() []share {
 	return shares
 }
 
-// inherit restores the former credit of addresses. Credit is carried over in turns, because a
-// change to weights changes the cost of a turn. It is relative to the mean of all known addresses,
-// so a new address is neither ahead nor behind. The credit of unusable backends is kept in absent.
-// Otherwise, a backend that repeatedly fails and recovers would start from zero each time, and
-// never get enough credit. If there are no members, all credit is kept.
+// inherit carries over the credit that addresses had before. Credit is carried over in turns,
+// because a change to weights changes the cost of a turn. It is relative to the mean of all known
+// addresses, so a new address is neither ahead nor behind. The credit of unusable backends is kept
+// in absent. Otherwise, a backend that repeatedly fails and recovers would start from zero each
+// time, and never get enough credit. If there are no members, all credit is kept.
 func (w *weighted) inherit(past []share, backends []balancer.Backend) {
 	if len(w.members) == 0 {
 		w.absent = past

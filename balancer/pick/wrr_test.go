@@ -12,7 +12,7 @@ import (
 // literal is a simple, direct implementation of smooth weighted round robin.
 type literal struct{ weight, credit []int }
 
-// pick returns the member with the most credit, among the members that out does not skip.
+// pick returns the member with the most credit among the members that are not in out.
 func (l *literal) pick(out []bool) int {
 	best := l.best(make([]bool, len(out)))
 	if best >= 0 && !out[best] {
@@ -66,9 +66,9 @@ func TestWeightedIsSmoothRoundRobin(t *testing.T) {
 	}
 }
 
-// TestWeightedIsExactAndSmooth makes all picks of several cycles. In a cycle, the number of picks
-// of each member must equal its weight. None of the n members may ever be ahead of its share by a
-// whole pick. None may ever be behind it by more than 1 + 1/2 + ... + 1/n picks.
+// TestWeightedIsExactAndSmooth makes all picks in several cycles. In each cycle, a member's number
+// of picks must equal its weight. None of the n members may ever be ahead of its share by a whole
+// pick, or behind its share by more than 1 + 1/2 + ... + 1/n picks.
 func TestWeightedIsExactAndSmooth(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 6))
 	for range 40 {
@@ -109,7 +109,7 @@ func gcd(a, b int) int {
 	return a
 }
 
-// TestWeightedNoCatchUpAfterSkip skips a member for a while, as if it were full. The other members
+// TestWeightedNoCatchUpAfterSkip temporarily skips a member, as if it were full. The other members
 // must share its picks by weight. Afterwards, the member must get only its normal share of the
 // picks.
 func TestWeightedNoCatchUpAfterSkip(t *testing.T) {
@@ -178,14 +178,14 @@ func TestWeightedSharesDespiteChanges(t *testing.T) {
 	}
 	for i := range got {
 		if math.Abs(got[i]/want[i]-1) > 0.05 {
-			t.Errorf("picks by backend = %.0f, want %.0f ± 5 %%", got, want)
+			t.Errorf("picks per backend = %.0f, want %.0f ± 5 %%", got, want)
 			break
 		}
 	}
 }
 
 // TestWeightedReplacedMembers replaces the members that have not yet been picked in the current
-// cycle by new members. The members that have already been picked must be picked again before the
+// cycle with new members. The members that have already been picked must be picked again before the
 // new members.
 func TestWeightedReplacedMembers(t *testing.T) {
 	backends := even(15)
