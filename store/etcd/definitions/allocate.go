@@ -16,8 +16,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// allocation is a change to the addresses of a service: the addresses that it keeps, releases and
-// gets.
+// allocation is a change to a service's addresses: the addresses that the service keeps, releases
+// and gets.
 type allocation struct {
 	keep, free []heldVIP
 	take       []netip.Addr
@@ -25,7 +25,7 @@ type allocation struct {
 	pools []*pool
 }
 
-// heldVIP is an allocated address, with the revision of its last change.
+// heldVIP is an allocated address, with its record's revision.
 type heldVIP struct {
 	addr     netip.Addr
 	modified int64
@@ -33,7 +33,6 @@ type heldVIP struct {
 
 func (a allocation) changes() bool { return len(a.take)+len(a.free) > 0 }
 
-// sort orders the addresses of a service by age, the oldest first.
 func (b *book) sort(name balancer.Name) {
 	slices.SortFunc(b.byService[name], func(x, y netip.Addr) int {
 		return cmp.Or(cmp.Compare(b.held[x].created, b.held[y].created), x.Compare(y))
@@ -85,7 +84,7 @@ func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
 	return out, nil
 }
 
-// wanted returns the pool of each address that a service requests, sorted by name. Overlapping
+// wanted returns the pool for each address that a service requests, sorted by name. Overlapping
 // pools are an error, because an address could belong to either.
 func (b *book) wanted(s *balancer.Service) ([]*pool, error) {
 	var wanted []*pool
@@ -119,7 +118,6 @@ func joinPrefixes(cidrs []netip.Prefix) string {
 	return strings.Join(texts, ", ")
 }
 
-// allOf returns the allocation that releases all addresses of a service.
 func (b *book) allOf(name balancer.Name) (out allocation) {
 	for _, a := range b.byService[name] {
 		out.free = append(out.free, heldVIP{a, b.held[a].modified})
@@ -134,7 +132,7 @@ type allocator struct {
 }
 
 // plan returns the allocation for a change to a service. The change replaces the service at the
-// given revision with wanted, or removes it if wanted is nil.
+// given revision with wanted, or removes the service if wanted is nil.
 func (l *allocator) plan(ctx context.Context, c *client.Client, name balancer.Name, wanted *balancer.Service, revision int64, attempt int) (allocation, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,7 +159,7 @@ func (l *allocator) plan(ctx context.Context, c *client.Client, name balancer.Na
 		case fresh:
 			return out, fmt.Errorf("service %s: %w", name, err)
 		}
-		l.book = nil // others may have changed the holders
+		l.book = nil // other writers may have changed the holders
 	}
 }
 
@@ -174,7 +172,7 @@ func (l *allocator) wrote(name balancer.Name, wanted *balancer.Service, a alloca
 	}
 }
 
-// note updates the addresses of a service after a change at a revision.
+// note updates a service's addresses in the book after a change at a revision.
 func (b *book) note(name balancer.Name, wanted *balancer.Service, a allocation, revision int64) {
 	for _, h := range a.free {
 		delete(b.held, h.addr)
@@ -201,8 +199,7 @@ func (l *allocator) refused() {
 	l.book = nil
 }
 
-// ops returns the conditions and operations with which a transaction changes the addresses of a
-// service.
+// ops returns the conditions and operations for a transaction that changes a service's addresses.
 func (a allocation) ops(keys schema.Keys, name balancer.Name) (ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp) {
 	for _, p := range a.pools {
 		ifs = append(ifs, client.Unchanged(keys.Pool(p.name), p.revision))

@@ -14,7 +14,7 @@ import (
 )
 
 // TestUsable checks the addresses that pools of several sizes give. They must not include addresses
-// that no host can have, such as the first and the last address of an IPv4 network.
+// that no host can have, such as an IPv4 network's first and last address.
 func TestUsable(t *testing.T) {
 	for text, want := range map[string]struct {
 		n           uint64
@@ -40,20 +40,20 @@ func TestUsable(t *testing.T) {
 		}
 		for _, i := range []uint64{0, n / 3, n - 1} {
 			if a := p.at(i); !p.gives(a) || !p.holds(a) {
-				t.Errorf("address %s, which is number %d of pool %s, does not count as in the pool, want it included", a, i, text)
+				t.Errorf("address %s is number %d of pool %s, but does not count as in the pool", a, i, text)
 			}
 		}
 		for _, a := range []netip.Addr{p.at(0).Prev(), p.at(n - 1).Next()} {
 			if a.IsValid() && p.gives(a) {
-				t.Errorf("pool %s gives %s, want it excluded", text, a)
+				t.Errorf("pool %s gives %s", text, a)
 			}
 		}
 	}
 }
 
-// TestChoose chooses addresses for a service from random pools. It must not choose addresses of
-// other services. Addresses that the service holds must stay while they are requested. It may only
-// fail if a pool is exhausted, or if the pools that the service requests overlap.
+// TestChoose chooses addresses for a service from random pools. It must not choose other services'
+// addresses. Addresses that the service holds must remain while they are requested. The choice may
+// fail only if a pool is exhausted, or if the pools that the service requests overlap.
 func TestChoose(t *testing.T) {
 	for seed := range uint64(wait.Soak(500, 3000)) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -80,7 +80,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// address returns a random address. There are few different addresses, so they often collide.
+// address returns a random address. There are only a few different addresses, so they often
+// collide.
 func address(r *rand.Rand) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(18))}) }
 
 // randomBook returns a book with overlapping pools, and with random addresses that services hold or
@@ -111,7 +112,7 @@ func randomBook(r *rand.Rand) *book {
 	return b
 }
 
-// judge describes a mistake in the result of choose, or returns "".
+// judge describes a mistake in choose's result. It returns "" if there is none.
 func judge(b *book, s *balancer.Service, got allocation, err error) string {
 	var has []netip.Addr
 	for _, h := range got.keep {
@@ -142,7 +143,7 @@ func judge(b *book, s *balancer.Service, got allocation, err error) string {
 			}
 		}
 		if strings.Contains(err.Error(), "exhausted") && len(s.Pools) > 1 {
-			return "" // the other requests of the service have used the remaining addresses
+			return "" // the service's other requests have used the remaining addresses
 		}
 		return "it fails though there is room"
 	}
@@ -177,8 +178,8 @@ func overlapping(b *book, s *balancer.Service) bool {
 	return false
 }
 
-// best returns the maximum number of requests of s that the given addresses can fulfill. It tries
-// all combinations.
+// best returns how many of s's requests the given addresses can fulfill at most. It tries all
+// combinations.
 func best(b *book, s *balancer.Service, addresses []netip.Addr) int {
 	if len(addresses) == 0 {
 		return 0

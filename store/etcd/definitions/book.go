@@ -12,20 +12,20 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// book holds the holders of addresses, and the addresses that the texts of services claim. It may
+// book records the holders of addresses, and the addresses that service definitions claim. It may
 // be stale, so a write that uses it must have conditions.
 type book struct {
 	// revision is the revision at which the book was read.
 	revision int64
 	// held maps each allocated address to its holder.
 	held map[netip.Addr]held
-	// byService lists the addresses of each service in the order of their creation.
+	// byService lists each service's addresses, the oldest first.
 	byService map[balancer.Name][]netip.Addr
 	// pools and texts are nil until they are read. They are read only if an address must be
 	// allocated.
 	pools map[string]*pool
 	texts map[balancer.Name][]netip.Addr
-	// claimed counts the texts that claim each address.
+	// claimed counts the definitions that claim each address.
 	claimed map[netip.Addr]int
 }
 
@@ -52,7 +52,7 @@ func readHeld(ctx context.Context, c *client.Client) (*book, error) {
 	return b, err
 }
 
-// readRest reads the pools, and the claims in the texts of services.
+// readRest reads the pools, and the claims in service definitions.
 func (b *book) readRest(ctx context.Context, c *client.Client) error {
 	pools, texts := map[string]*pool{}, map[balancer.Name][]netip.Addr{}
 	var revision int64
@@ -79,7 +79,7 @@ func (b *book) readRest(ctx context.Context, c *client.Client) error {
 	return nil
 }
 
-// claims returns the addresses that the text of a service names.
+// claims returns the addresses that a service's definition names.
 func claims(text []byte) (vips []netip.Addr) {
 	fields, err := schema.ParseObject(text)
 	if err != nil {
@@ -96,7 +96,7 @@ func claims(text []byte) (vips []netip.Addr) {
 	return vips
 }
 
-// claim replaces the addresses that the text of a service names.
+// claim replaces the addresses that a service's definition names.
 func (b *book) claim(name balancer.Name, vips []netip.Addr) {
 	if b.texts == nil {
 		return

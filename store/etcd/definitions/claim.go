@@ -16,7 +16,7 @@ import (
 // etcd can't compare claims of addresses and ports between services. So each transaction that adds
 // a claim writes PREFIX/claims/all, on the condition that no other writer has written below
 // PREFIX/claims/ since all services were read. Earlier versions write other keys below
-// PREFIX/claims/ and check this key, so old and new versions detect each other.
+// PREFIX/claims/ and check this key, so old and new versions detect each other's claims.
 
 // StaleError means that another service may have claimed the same address and port after all
 // services were read.
@@ -26,12 +26,11 @@ type StaleError struct {
 	Checked int64
 }
 
-// Error names the service and the remedy.
 func (e *StaleError) Error() string {
 	return fmt.Sprintf("service %s: others have claimed addresses or ports since revision %d: check all services and repeat your change", e.Name, e.Checked)
 }
 
-// addsClaims reports whether a change gives a service a claim that it did not have. before and
+// addsClaims reports whether a change gives a service a claim that it did not have. Both before and
 // wanted may be nil.
 func addsClaims(before *Stored, wanted *balancer.Service, vips allocation) bool {
 	had := map[balancer.Key]string{}
@@ -60,9 +59,8 @@ func withAllocated(s *balancer.Service, held []heldVIP, more ...netip.Addr) *bal
 	return &joined
 }
 
-// claimOps returns the operation of a transaction that adds claims, the condition of the
-// transaction, and the read that runs if the condition fails. If checked is nil, there is no
-// condition.
+// For a transaction that adds claims, claimOps returns the operation, the condition, and the read
+// that runs if the condition fails. If checked is nil, there is no condition.
 func claimOps(keys schema.Keys, name balancer.Name, checked *int64) (ifs []*etcdserverpb.Compare, then, otherwise []*etcdserverpb.RequestOp) {
 	all := client.Folder(keys.Prefix + schema.ClaimFolder)
 	then = []*etcdserverpb.RequestOp{client.Put(all.Key+"all", []byte(name), 0)}
@@ -73,7 +71,7 @@ func claimOps(keys schema.Keys, name balancer.Name, checked *int64) (ifs []*etcd
 	return []*etcdserverpb.Compare{notSince(all, *checked)}, then, []*etcdserverpb.RequestOp{client.Read(ask)}
 }
 
-// notSince returns the condition that no key of a scope was written after a revision. The condition
+// notSince returns the condition that no key in a scope was written after a revision. The condition
 // ignores deletions.
 func notSince(s client.Scope, revision int64) *etcdserverpb.Compare {
 	c := clientv3.Compare(clientv3.ModRevision(s.Key).WithRange(s.End), "<", revision+1)

@@ -18,7 +18,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Definitions holds all services of etcd at one revision.
+// Definitions holds all services in etcd at one revision.
 type Definitions struct {
 	// Services is sorted by name. Keys with an invalid name are omitted.
 	Services []*Stored
@@ -69,7 +69,7 @@ func (w *Writer) Names(ctx context.Context) (names []balancer.Name, err error) {
 	return names, err
 }
 
-// stored decodes the value of a service.
+// stored decodes a service's value.
 func stored(kv *mvccpb.KeyValue, name balancer.Name) *Stored {
 	origin := balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision, Created: kv.CreateRevision}
 	s := &Stored{Name: name, Revision: kv.ModRevision}
@@ -81,8 +81,8 @@ func stored(kv *mvccpb.KeyValue, name balancer.Name) *Stored {
 }
 
 // Matches reports whether replacing the stored fields with fields would make no difference to any
-// reader. Both must define the same service regardless of the defaults, and must have the same
-// unknown fields.
+// reader. Both must define the same service, whatever the reader's defaults are, and must have the
+// same unknown fields.
 func (s *Stored) Matches(fields map[string]any) bool {
 	wanted, problems := balancer.DecodeService(s.Name, fields, nil, nil, balancer.SeverityWarning)
 	if !sameService(s.Service, wanted) || !slices.Equal(fieldsWithDefaults(s.Fields), fieldsWithDefaults(fields)) {

@@ -12,7 +12,7 @@
 // transaction that ends the request. The search in a pool starts at a position that depends on the
 // service's name, so concurrent writers rarely choose the same address. A writer whose address was
 // allocated to another service searches again. Addresses that the texts of other services name are
-// not allocated, as far as the texts existed when they were read.
+// not allocated, if these texts were written before the search read them.
 //
 // # Claims
 //

@@ -19,7 +19,7 @@ func FuzzPool(f *testing.F) {
 		n := p.size()
 		for _, i := range []uint64{0, n / 2, n - 1} {
 			if a := p.at(i); n == 0 || !p.holds(a) || !p.gives(a) {
-				t.Fatalf("pool %v with %d addresses: address %s, which is number %d, does not count as in the pool, want it included", p.cidrs, n, a, i)
+				t.Fatalf("pool %v with %d addresses: address %s, which is number %d, does not count as in the pool", p.cidrs, n, a, i)
 			}
 		}
 	})

@@ -19,38 +19,39 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// historyLength is the number of texts of a service that the history keeps.
+// historyLength is the number of versions that the history keeps for each service.
 const historyLength = 20
 
-// HistoryEntry is a former text of a service.
+// HistoryEntry is a version of a service's definition.
 type HistoryEntry struct {
-	// N is the number of the text among all texts of the service.
+	// N is the number of the version, counted from the service's first version.
 	N int
-	// At and By are the time and the author of the write. Both are empty if another program wrote
-	// the text.
+	// At and By are when and by whom the version was written. Both are empty if another program
+	// wrote it.
 	At time.Time
 	By string
-	// Rollback is the number of the former text that was written again, or 0.
+	// Rollback is the number of the earlier version that was written again, or 0.
 	Rollback int
 	// Fields holds the service's fields. It is nil if the service was removed.
 	Fields map[string]any
-	// Revision is the revision of the write. It is 0 if another program wrote the text.
+	// Revision is the revision at which the version was written. It is 0 if another program wrote
+	// it.
 	Revision int64
 }
 
-// entryText is the value of an entry.
+// entryText is an entry's value in etcd.
 type entryText struct {
 	At       time.Time       `json:"at,omitzero"`
 	By       string          `json:"by,omitempty"`
 	Trace    string          `json:"trace,omitempty"`
 	Rollback int             `json:"rollback,omitempty"`
 	Fields   json.RawMessage `json:"fields,omitempty"`
-	// Found reports whether another program had written the text before Apply.
+	// Found reports whether Apply found the version in etcd, where another program had written it.
 	Found bool `json:"found,omitempty"`
 }
 
-// History returns the last texts of a service, the oldest first. It omits entries that can't be
-// parsed.
+// History returns the most recent versions of a service's definition, the oldest first. It omits
+// entries that can't be parsed.
 func (w *Writer) History(ctx context.Context, name balancer.Name) ([]HistoryEntry, error) {
 	var out []HistoryEntry
 	err := w.client.ReadFolder(ctx, schema.HistoryFolder+string(name)+"/", new(int64), func(number string, kv *mvccpb.KeyValue) {
@@ -74,8 +75,8 @@ func (w *Writer) History(ctx context.Context, name balancer.Name) ([]HistoryEntr
 	return out, err
 }
 
-// Traces returns the traces of the changes to these services in the revisions from after
-// (exclusive) to until (inclusive), the newest first.
+// Traces returns the traces of changes to these services with a revision above after and up to
+// until, the newest first.
 func (w *Writer) Traces(ctx context.Context, services []string, after, until int64) (traces []string, err error) {
 	at := map[string]int64{}
 	for _, name := range services {
@@ -96,19 +97,19 @@ func (w *Writer) Traces(ctx context.Context, services []string, after, until int
 	return slices.SortedFunc(maps.Keys(at), func(a, b string) int { return cmp.Compare(at[b], at[a]) }), nil
 }
 
-// maxWritten is the maximum size in bytes of the text of a service together with its history in one
+// maxWritten is the maximum size in bytes of a service's text together with its history in one
 // transaction. etcd accepts 1.5 MiB for the whole transaction. Because the history repeats the
 // text, the text must also be shorter than maxServiceText.
 const maxWritten = 1400 << 10
 
 // Check returns the reason why Apply would refuse a change: a mistake, or the size of the
-// transaction. stored is the stored service, or nil.
+// transaction. The parameter stored is the stored service, or nil.
 func (w *Writer) Check(ctx context.Context, c Change, stored *Stored) error {
 	text, _, err := c.encode()
 	if err != nil {
 		return err
 	}
-	// With an empty history, the transaction has its maximum size.
+	// The transaction is largest if the history is empty.
 	if _, _, err = record(w.keys, c, text, stored, nil); err == nil || stored == nil {
 		return err
 	}
@@ -119,10 +120,10 @@ func (w *Writer) Check(ctx context.Context, c Change, stored *Stored) error {
 	return err
 }
 
-// record returns the operations that add a change to the history and remove the oldest entries, and
-// the condition that no other writer has added the same number. If another program wrote the
-// service's current text, record also adds that text. It returns an error if the transaction is too
-// large.
+// record returns the operations that add a change to the history and remove the oldest entries. It
+// also returns the condition that no other writer has added an entry with the same number. If
+// another program wrote the service's current text, record also adds that text. It returns an error
+// if the transaction is too large.
 func record(keys schema.Keys, c Change, text []byte, before *Stored, past []HistoryEntry) (then []*etcdserverpb.RequestOp, ifs []*etcdserverpb.Compare, err error) {
 	n, size := 1, len(text)
 	if len(past) > 0 {

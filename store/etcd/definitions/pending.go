@@ -13,8 +13,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// endedTTL is the time for which etcd keeps a pending change after its end, so each node that is
-// connected to etcd learns how it ended.
+// endedTTL is how long etcd keeps a pending change that has ended, so each node that is connected
+// to etcd learns how it ended.
 const endedTTL = time.Minute
 
 // ErrNotPending means that no change is pending in etcd.
@@ -58,7 +58,7 @@ func anotherPending(p *schema.Pending) error {
 }
 
 // EndPending ends the pending change p, unless another change was written since the given revision.
-// confirmed reports whether the services of p were written for all nodes.
+// The parameter confirmed reports whether p's services were written for all nodes.
 func (w *Writer) EndPending(ctx context.Context, p *schema.Pending, revision int64, by string, confirmed bool) error {
 	ended := *p
 	ended.Ended, ended.Confirmed = by, confirmed
@@ -69,8 +69,8 @@ func (w *Writer) EndPending(ctx context.Context, p *schema.Pending, revision int
 	return err
 }
 
-// putPending writes the key under a lease, unless the key has another revision than the given one.
-// etcd removes the key when the lease ends.
+// putPending writes the key under a lease, unless the key's revision differs from the given
+// revision. etcd removes the key when the lease ends.
 func (w *Writer) putPending(ctx context.Context, p *schema.Pending, revision int64, ttl time.Duration) (int64, error) {
 	key := w.keys.Pending()
 	text, err := schema.Encode(p)

@@ -14,7 +14,7 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Outcome is the effect of a change on a service.
+// Outcome is a change's effect on a service.
 type Outcome string
 
 // These are the outcomes of a change.
@@ -30,21 +30,20 @@ const (
 // conflicts, and [Plan.Write] writes the changes.
 type Plan struct {
 	// Steps lists the changes. Read sorts them in the order of writing. Removals are last, so a
-	// claim that moves between services always has an owner.
+	// claim that moves between services is always held.
 	Steps []*Step
 	// Problems lists the mistakes in the changes. A plan with an error must not be written.
 	Problems []balancer.Problem
 	// AllowUnknown permits fields that this version does not know. Otherwise Judge reports them as
 	// errors, unless etcd already has them.
 	AllowUnknown bool
-	// Reserved and Nodes are the ports and addresses that services from etcd must not use, as far
-	// as they are known.
+	// Reserved and Nodes are the known ports and addresses that services from etcd must not use.
 	Reserved []balancer.Reserved
 	Nodes    snap.Map[balancer.NodeName, *balancer.Node]
 
 	w *Writer
-	// stored holds the services at the last reading. given holds the addresses that each service
-	// holds, sorted. revision is the revision of the reading.
+	// stored holds the services from the last read, and revision is that read's revision. given
+	// maps each service to the addresses that it holds, sorted.
 	stored   map[balancer.Name]*Stored
 	given    map[balancer.Name][]netip.Addr
 	revision int64
@@ -59,8 +58,8 @@ type Step struct {
 	// Service is the service after the change, with the addresses that it already holds. It is nil
 	// if the service is removed or has errors.
 	Service *balancer.Service
-	// Revision is the revision of the write. If no write is necessary, it is the revision of the
-	// definition. It is 0 before the write.
+	// Revision is the revision at which the change was written, or 0 before that. If no write is
+	// necessary, it is the definition's revision.
 	Revision int64
 	// Err is the reason why this change was not written although other changes were.
 	Err error
@@ -82,7 +81,6 @@ func NewPlan(changes []Change) *Plan {
 	return p
 }
 
-// Read compares the changes with etcd, and sets the outcome of each change.
 func (p *Plan) Read(ctx context.Context, w *Writer) error {
 	p.w = w
 	err := p.read(ctx)
@@ -99,7 +97,7 @@ func (p *Plan) Read(ctx context.Context, w *Writer) error {
 		case unchanged && (s.Service == nil || len(s.Service.Allocated) >= len(s.Service.Pools)):
 			s.Outcome, s.Revision = Unchanged, s.Stored.Revision
 		default:
-			s.Outcome = Updated // even an equal text may request other addresses
+			s.Outcome = Updated // even an equal definition may need other addresses
 		}
 	}
 	slices.SortStableFunc(p.Steps, func(a, b *Step) int {
@@ -116,7 +114,7 @@ func (s *Step) removal() string {
 	return ""
 }
 
-// place returns the origin of a field. It is empty if the service is not in a file.
+// place returns a field's origin, which is empty if the service is not in a file.
 func (s *Step) place(field string) balancer.Origin {
 	if s.Where == nil {
 		return balancer.Origin{}
@@ -124,7 +122,7 @@ func (s *Step) place(field string) balancer.Origin {
 	return s.Where(field)
 }
 
-// changes reports whether a step adds or changes a service that has no errors.
+// changes reports whether the step adds or changes a service without errors.
 func (s *Step) changes() bool { return s.Outcome != Unchanged && s.Fields != nil && s.Service != nil }
 
 // read reads all services. If all steps are removals, it reads only the services that they remove.
@@ -166,8 +164,8 @@ func (p *Plan) Remove(c Change) {
 	p.Steps = append(p.Steps, s)
 }
 
-// Judge adds the conflicts of the changes to the problems: new unknown fields, claims of other
-// services, exhausted pools, mistakes that Apply would refuse, and settings that nodes refuse.
+// Judge adds the conflicts of the changes to the problems: new unknown fields, other services'
+// claims, exhausted pools, mistakes that Apply would refuse, and settings that nodes refuse.
 func (p *Plan) Judge(ctx context.Context) error {
 	for i := range p.Problems {
 		if p.Problems[i].Unknown {
@@ -200,7 +198,7 @@ func (s *Step) problem(field, text string) balancer.Problem {
 	return balancer.Problem{Severity: balancer.SeverityError, Origin: s.place(field), Service: s.Name, Field: field, Text: text}
 }
 
-// allowed returns the change after Judge has accepted its unknown fields.
+// allowed returns the change with its unknown fields permitted, because Judge has accepted them.
 func (s *Step) allowed() Change {
 	c := s.Change
 	c.AllowUnknown = true
@@ -208,8 +206,8 @@ func (s *Step) allowed() Change {
 }
 
 // judgeUnknown decides about a field that this version does not know. If etcd already has the
-// field, the field is kept, because a newer version has written it. Other unknown fields are
-// mistakes unless the plan permits them.
+// field, a newer version has written it, so it remains. Other unknown fields are mistakes unless
+// the plan permits them.
 func (p *Plan) judgeUnknown(problem *balancer.Problem) {
 	var stored []balancer.Problem
 	if s := p.stored[problem.Service]; s != nil {
@@ -226,15 +224,14 @@ func (p *Plan) judgeUnknown(problem *balancer.Problem) {
 	}
 }
 
-// element matches the index of an element in a field's path.
+// element matches an element's index in a field's path.
 var element = regexp.MustCompile(`\[[^]]*\]?`)
 
-// anyElement removes the indices of elements from a field's path, because entries of a list may
-// have moved.
+// anyElement removes the indices from a field's path, because list elements may have moved.
 func anyElement(path string) string { return element.ReplaceAllString(path, "") }
 
-// contests returns the conflicts between the claims of steps and the claims of other services at
-// the last reading.
+// contests returns the conflicts between the steps' claims and other services' claims at the last
+// read.
 func (p *Plan) contests(steps []*Step) (problems []balancer.Problem) {
 	before, changed := map[balancer.Name]*balancer.Service{}, map[balancer.Name]*balancer.Service{}
 	for name, addresses := range p.given {

@@ -15,7 +15,7 @@ import (
 
 // Write writes each change in a transaction. If another writer was faster, the change gets an
 // error, and the other changes are still written. If etcd fails, Write stops and reduces Steps to
-// the changes that were written before.
+// the changes that it has already written.
 func (p *Plan) Write(ctx context.Context) error {
 	for n, s := range p.Steps {
 		if s.Outcome == Unchanged {
@@ -41,7 +41,7 @@ func (p *Plan) Write(ctx context.Context) error {
 	return p.reread(ctx)
 }
 
-// reread reads the addresses of the services again if any service requests addresses.
+// reread reads the services' addresses again if any service requests addresses.
 func (p *Plan) reread(ctx context.Context) error {
 	asks := func(s *Step) bool { return s.changes() && s.Err == nil && len(s.Service.Pools) > 0 }
 	if !slices.ContainsFunc(p.Steps, asks) {
@@ -58,7 +58,7 @@ func (p *Plan) reread(ctx context.Context) error {
 	return nil
 }
 
-// maxReadings is the maximum number of times that all services are read for a change.
+// maxReadings limits how often all services are read for a change.
 const maxReadings = 1000
 
 // These are the minimum and maximum mean pause of a writer before it reads again. The pause grows,
@@ -68,7 +68,7 @@ const (
 	longestPause = time.Second
 )
 
-// overtakenPause returns a random pause after the given number of failed readings.
+// overtakenPause returns a random pause after the given number of failed attempts.
 func overtakenPause(readings int) time.Duration {
 	return rand.N(2 * min(firstPause<<min(readings, 8), longestPause))
 }
@@ -105,7 +105,6 @@ func (p *Plan) write(ctx context.Context, n int) error {
 // checked.
 type ContestedError struct{ Problems []balancer.Problem }
 
-// Error returns the problems as a single line.
 func (e *ContestedError) Error() string {
 	var all []string
 	for _, p := range e.Problems {
@@ -114,8 +113,8 @@ func (e *ContestedError) Error() string {
 	return strings.Join(all, "; ")
 }
 
-// agrees reports whether the faster writer wrote the same definition. If so, it changes the outcome
-// of the step to Unchanged.
+// agrees reports whether the faster writer wrote the same definition. If so, it changes the step's
+// outcome to Unchanged.
 func (p *Plan) agrees(ctx context.Context, s *Step) bool {
 	now, err := p.w.Service(ctx, s.Name)
 	switch {

@@ -28,7 +28,7 @@ type pool struct {
 	fields map[string]any
 }
 
-// with returns the text of the pool after its networks are replaced with cidrs.
+// with returns the pool's text with its networks replaced by cidrs.
 func (p *pool) with(cidrs []netip.Prefix) ([]byte, error) {
 	fields := maps.Clone(p.fields)
 	if fields == nil {
@@ -39,10 +39,10 @@ func (p *pool) with(cidrs []netip.Prefix) ([]byte, error) {
 }
 
 // maxOfCIDR is the maximum number of addresses that a pool uses from one network. Services never
-// hold that many, and the limit avoids overflows.
+// hold that many addresses, and the limit avoids overflows.
 const maxOfCIDR = 1 << 48
 
-// checkCIDRs returns the mistake in the networks of a pool, or nil.
+// checkCIDRs returns the mistake in a pool's networks, or nil.
 func checkCIDRs(cidrs []netip.Prefix) error {
 	if len(cidrs) == 0 {
 		return fmt.Errorf(`needs at least one network, such as "10.96.0.0/24"`)
@@ -103,9 +103,9 @@ func (p *pool) overlaps(other *pool) bool {
 	return slices.ContainsFunc(p.cidrs, func(c netip.Prefix) bool { return slices.ContainsFunc(other.cidrs, c.Overlaps) })
 }
 
-// usable returns the number of addresses of a network that can be allocated, and the index of the
-// first of them. It omits the network's own address and, with IPv4, the broadcast address, unless
-// the network has at most two addresses.
+// usable returns how many addresses in a network can be allocated, and the index of the first.
+// Unless the network has at most two addresses, it omits the network's own address and, for IPv4,
+// the broadcast address.
 func usable(c netip.Prefix) (n, first uint64) {
 	bits := c.Addr().BitLen() - c.Bits()
 	switch {
@@ -150,7 +150,7 @@ func (p *pool) gives(a netip.Addr) bool {
 	return false
 }
 
-// plus returns the address n after a. The network of a must be large enough.
+// plus returns the address n after a. The network that contains a must be large enough.
 func plus(a netip.Addr, n uint64) netip.Addr {
 	if a.Is4() {
 		b := a.As4()
@@ -162,7 +162,7 @@ func plus(a netip.Addr, n uint64) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// pick returns an address of the pool that is not taken, or an invalid address. The first candidate
+// pick returns an address in the pool that is not taken, or the zero Addr. The first candidate
 // depends on the service's name and the attempt, so concurrent writers rarely choose the same
 // address.
 func (p *pool) pick(service balancer.Name, attempt int, taken func(netip.Addr) bool) netip.Addr {

@@ -14,19 +14,19 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Pool is a pool of addresses, from which services with "auto" (the pool named default) or
-// "auto:NAME" in their vips get addresses.
+// Pool is a pool of addresses. Services get addresses from it through "auto" (the pool named
+// default) or "auto:NAME" in their vips.
 type Pool struct {
 	Name string `json:"name"`
 	// CIDRs lists the networks of the pool. It is never nil.
 	CIDRs []netip.Prefix `json:"cidrs"`
 	// Size is the number of addresses that the pool can allocate. It counts at most about 2^48
 	// addresses of each IPv6 network. Held is the number of addresses that services hold. Free is
-	// the number of addresses that are neither held nor named in the text of a service.
+	// the number of addresses that no service holds or names in its definition.
 	Size uint64 `json:"size"`
 	Held uint64 `json:"held"`
 	Free uint64 `json:"free"`
-	// Revision is the revision of the pool's last change.
+	// Revision is the revision at which the pool last changed.
 	Revision int64 `json:"revision"`
 	// Problem is the reason why the pool is unusable, or "".
 	Problem string `json:"problem,omitempty"`
@@ -68,14 +68,14 @@ func (w *Writer) Pools(ctx context.Context) ([]Pool, error) {
 }
 
 // Holds reports whether a service holds addresses from pools. The service need not exist, because
-// its text may have been removed manually.
+// its key may have been removed manually.
 func (w *Writer) Holds(ctx context.Context, name balancer.Name) (bool, error) {
 	b, err := readHeld(ctx, w.client)
 	return err == nil && len(b.byService[name]) > 0, err
 }
 
-// SetPool replaces the networks of a pool, or removes the pool if cidrs is nil. It refuses to
-// remove addresses that services hold, and names these services.
+// SetPool replaces a pool's networks, or removes the pool if cidrs is nil. It refuses to remove
+// addresses that services hold. The error names these services.
 func (w *Writer) SetPool(ctx context.Context, name string, cidrs []netip.Prefix) (client.Result, error) {
 	if !balancer.Name(name).Valid() {
 		return client.Result{}, fmt.Errorf("%q is not a valid pool name: names are DNS labels of a-z, 0-9 and -", name)
@@ -135,11 +135,10 @@ func (w *Writer) setPool(ctx context.Context, name string, cidrs []netip.Prefix,
 	return client.Result{Revision: at, Changed: ok}, ok, err
 }
 
-// maxNamed is the maximum number of addresses that an error names.
 const maxNamed = 10
 
-// orphans returns an error if replacing the pool old with next would remove addresses that services
-// hold.
+// orphans returns an error if replacing the pool old with the pool next would remove addresses that
+// services hold.
 func (w *Writer) orphans(ctx context.Context, b *book, old, next *pool) error {
 	var lost []netip.Addr
 	for a := range b.held {
@@ -157,7 +156,7 @@ func (w *Writer) orphans(ctx context.Context, b *book, old, next *pool) error {
 			if err != nil {
 				return err
 			}
-			// A service without a readable text may still request the pool.
+			// A service whose definition can't be read may still request addresses from the pool.
 			asks[by] = s == nil || s.Service == nil || slices.ContainsFunc(s.Service.Pools, func(p string) bool { return cmp.Or(p, DefaultPool) == old.name })
 		}
 		if !asks[by] {

@@ -13,17 +13,17 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Registrar keeps an endpoint in etcd with a lease. It must be used by one goroutine.
+// Registrar keeps an endpoint in etcd with a lease. Only one goroutine may use it.
 type Registrar struct {
 	lease    *client.Lease
 	endpoint balancer.Endpoint
-	// written reports whether the key was written before. If so, the key of another registrar is no
-	// longer overwritten.
+	// written reports whether this registrar has written the key. If so, it no longer overwrites
+	// another registrar's key.
 	written bool
 	// stale reports whether the key may differ from the endpoint.
 	stale bool
 	// Report receives the reason why the endpoint is not registered, or nil if it is registered. It
-	// is called after each change and each write of the key. It may be nil.
+	// is called whenever the reason changes, and after each write of the key. It may be nil.
 	Report func(error)
 }
 
@@ -69,9 +69,9 @@ func checkEndpoint(keys schema.Keys, id balancer.EndpointID, endpoint balancer.E
 }
 
 // Run registers the endpoint, and registers it again whenever it is missing, until ctx ends. The
-// first write replaces the key of another holder, because the registrar may have been restarted.
-// After that, Run reports a key of another registrar, but does not replace it. The endpoint remains
-// until Leave or the end of the lease.
+// first write replaces another holder's key, because this registrar may have been restarted. Later,
+// Run reports another registrar's key, but does not replace it. The endpoint remains until Leave is
+// called or the lease ends.
 func (r *Registrar) Run(ctx context.Context) {
 	r.lease.Keep(ctx, r.check, nil, nil, r.Report)
 }
@@ -92,8 +92,8 @@ func (r *Registrar) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The end of Run must not interrupt this write. Otherwise the registrar would not know about
-	// the endpoint, and Drain would skip it.
+	// When Run ends, this write must not be interrupted. Otherwise the registrar would not know
+	// about the endpoint, and Drain would skip it.
 	ctx, cancel := r.lease.Limit(context.WithoutCancel(ctx))
 	defer cancel()
 	revision, _, err := r.lease.Client.Commit(ctx, r.lease.Key, nil, []*etcdserverpb.RequestOp{op})
@@ -129,15 +129,15 @@ func (r *Registrar) rewrite(ctx context.Context) error {
 	return err
 }
 
-// Revision returns the revision of the last write of the key, or 0 before the first write. It may
-// be called from Report, or while Run is not running.
+// Revision returns the revision at which the key was last written, or 0 before the first write. It
+// may be called from Report, or while Run is not running.
 func (r *Registrar) Revision() int64 { return r.lease.Revision }
 
 // Placed reports whether the endpoint was written. It must not be called while Run is running.
 func (r *Registrar) Placed() bool { return r.written }
 
 // Drain marks the endpoint as draining and keeps it registered. If this fails, Run retries it.
-// Drain does not change the key of another registrar. It must not be called while Run is running.
+// Drain does not change another registrar's key. It must not be called while Run is running.
 func (r *Registrar) Drain(ctx context.Context) error {
 	r.endpoint.Draining, r.stale = true, r.stale || !r.endpoint.Draining
 	if err := r.lease.Renew(ctx); err != nil {
@@ -147,8 +147,8 @@ func (r *Registrar) Drain(ctx context.Context) error {
 }
 
 // Leave removes the endpoint. It does not revoke the lease, because readers treat an endpoint whose
-// key is deleted before its lease ends as removed on purpose. Leave does not change the key of
-// another registrar. It must not be called while Run is running.
+// key is deleted before its lease ends as removed on purpose. Leave does not change another
+// registrar's key. It must not be called while Run is running.
 func (r *Registrar) Leave(ctx context.Context) error {
 	if r.lease.ID == 0 {
 		return nil // the endpoint was never written

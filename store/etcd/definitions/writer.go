@@ -38,21 +38,21 @@ type Change struct {
 	// Where returns the origins of the fields, for messages. It is nil if the fields are not in a
 	// file.
 	Where balancer.Locator
-	// Base is the revision of the definition on which the change is based, or 0 if the service did
-	// not exist. If etcd has another revision, nothing is written. If Base is [Any], every
-	// definition is overwritten.
+	// Base is the revision of the definition that the change is based on, or 0 if the service did
+	// not exist. If the definition has another revision in etcd, Apply writes nothing. If Base is
+	// [Any], every definition is overwritten.
 	Base int64
 	// By is the author of the change, for the history.
 	By string
 	// Trace is the span of the command that makes the change, in the format of W3C's traceparent,
 	// or "". It is stored in the history for the nodes that apply the change.
 	Trace string
-	// Rollback is the number of the text in the history that is written again, or 0.
+	// Rollback is the number of the version in the history that the change restores, or 0.
 	Rollback int
 	// Checked is the revision at which all services were read, and no other service had the claims
-	// of this service. If a claim was added since, nothing is written, and the error is a
-	// StaleError. If the change adds claims, Apply sets Checked to its own revision, for the next
-	// change of the same writer. If Checked is nil, claims are not checked.
+	// of this service. If a claim was added since, Apply writes nothing and returns a StaleError.
+	// If the change adds claims, Apply sets Checked to its own revision, for the next change of the
+	// same writer. If Checked is nil, claims are not checked.
 	Checked *int64
 	// AllowUnknown permits fields that this version does not know. Otherwise they are errors.
 	AllowUnknown bool
@@ -66,12 +66,11 @@ type ConflictError struct {
 	Name balancer.Name
 	// Revision is the current revision of the definition, or 0 if the service does not exist.
 	Revision int64
-	// By and At are the author and the time of the other change, if the history contains them.
+	// By and At are who made the other change, and when, if the history contains it.
 	By string
 	At time.Time
 }
 
-// Error names the author of the other change, and the remedy.
 func (e *ConflictError) Error() string {
 	what := fmt.Sprintf("service %s was changed (now at revision %d)", e.Name, e.Revision)
 	if e.Revision == 0 {
@@ -86,11 +85,11 @@ func (e *ConflictError) Error() string {
 	return what + " since it was read: check it and repeat your change"
 }
 
-// Stored is a service in the form in which etcd holds it.
+// Stored is a service as it is stored in etcd.
 type Stored struct {
 	Name   balancer.Name
 	Fields map[string]any
-	// Revision is the revision of the last change.
+	// Revision is the revision at which the service last changed.
 	Revision int64
 	// Service is the service that the fields define without defaults. It is nil if the fields have
 	// an error, and Problems lists the errors.
@@ -108,15 +107,16 @@ func (w *Writer) Service(ctx context.Context, name balancer.Name) (*Stored, erro
 	return stored(answer.Kvs[0], name), nil
 }
 
-// maxTries is the maximum number of attempts of a write. An attempt fails if others write the same
-// definition or, more often, allocate the same addresses.
+// maxTries is the maximum number of attempts at a write. An attempt fails if other writers write
+// the same definition or, more often, allocate the same addresses.
 const maxTries = 1000
 
 // Apply makes a change in a single transaction that also adds an entry to the history and updates
 // the service's addresses from pools. It keeps addresses that the service still requests, allocates
-// missing addresses, and releases the others. Removing a service also removes its overrides, and
-// its endpoints without a lease. If there are many such endpoints, they are removed before the
-// service. Other endpoints belong to their registrars. An equal definition is not written again.
+// missing addresses, and releases addresses that are no longer requested. Removing a service also
+// removes its overrides, and its endpoints without a lease. If there are many such endpoints, they
+// are removed before the service. Other endpoints belong to their registrars. An equal definition
+// is not written again.
 func (w *Writer) Apply(ctx context.Context, c Change) (client.Result, error) {
 	text, wanted, err := c.encode()
 	if err != nil {
@@ -156,7 +156,6 @@ func (w *Writer) Apply(ctx context.Context, c Change) (client.Result, error) {
 	return client.Result{}, fmt.Errorf("others keep changing service %s: nothing was written. Try again", c.Name)
 }
 
-// revision returns the revision of the definition, or 0 if the service does not exist.
 func (s *Stored) revision() int64 {
 	if s == nil {
 		return 0
@@ -164,7 +163,7 @@ func (s *Stored) revision() int64 {
 	return s.Revision
 }
 
-// longText is the length in bytes above which the text of a service is written on a single line.
+// longText is the length in bytes above which a service's text is written on a single line.
 const longText = 64 << 10
 
 // encode returns the text to write for a change, and the service that the text defines.
@@ -204,7 +203,7 @@ func refusal(problems []balancer.Problem) error {
 	return errors.Join(errs...)
 }
 
-// sameService reports whether two services are equal, regardless of their origins.
+// sameService reports whether two services are equal except for their origins.
 func sameService(a, b *balancer.Service) bool {
 	if a == nil || b == nil {
 		return false
@@ -214,7 +213,6 @@ func sameService(a, b *balancer.Service) bool {
 	return reflect.DeepEqual(&moved, b)
 }
 
-// write commits a change to a service, unless the service has changed since it was read.
 func (w *Writer) write(
 	ctx context.Context, c Change, text []byte, before *Stored, past []HistoryEntry, vips allocation, claims bool,
 ) (int64, bool, error) {
@@ -278,13 +276,13 @@ func (w *Writer) claim(
 }
 
 // maxOps is the maximum number of operations of each kind in a transaction. maxFreed is the maximum
-// number of addresses that a transaction releases. etcd accepts 128 operations.
+// number of addresses that a transaction releases. By default, etcd accepts 128 operations.
 const (
 	maxOps   = 64
 	maxFreed = 16
 )
 
-// removeUnleased returns the operations that remove the endpoints of a service that have no lease.
+// removeUnleased returns the operations that remove a service's endpoints without a lease.
 func (w *Writer) removeUnleased(ctx context.Context, name balancer.Name) (ops []*etcdserverpb.RequestOp, err error) {
 	err = w.client.ReadFolder(ctx, schema.EndpointFolder+string(name)+"/", new(int64), func(_ string, kv *mvccpb.KeyValue) {
 		if kv.Lease == 0 {
@@ -294,9 +292,9 @@ func (w *Writer) removeUnleased(ctx context.Context, name balancer.Name) (ops []
 	return ops, err
 }
 
-// conflict returns the error of a change to a service that now has the given revision. It names the
-// author of the other change if the history contains it. The history may have been read later than
-// the service.
+// conflict returns the error for a change to a service that now has the given revision. It names
+// the author of the other change if the history contains it. The history may have been read later
+// than the service.
 func conflict(name balancer.Name, revision int64, past []HistoryEntry) error {
 	e := &ConflictError{Name: name, Revision: revision}
 	for _, p := range slices.Backward(past) {
@@ -308,10 +306,10 @@ func conflict(name balancer.Name, revision int64, past []HistoryEntry) error {
 	return e
 }
 
-// EditOverride changes the override of a target. edit receives a copy of the override, or the zero
-// value if it does not exist. It returns the new override, or nil to remove it. A note, which has
-// no settings, has a lease of noteTTL. edit may be called again if another client writes at the
-// same time.
+// EditOverride changes a target's override. The function edit receives a copy of the override, or
+// the zero value if there is none. It returns the new override, or nil to remove it. A note, which
+// has no settings, has a lease of noteTTL. EditOverride may call edit again if another client
+// writes at the same time.
 func (w *Writer) EditOverride(ctx context.Context, t balancer.Target, edit func(balancer.Override) *balancer.Override) (client.Result, error) {
 	return w.client.Edit(ctx, w.keys.Override(t), func(text []byte) (client.Edited, error) {
 		var old balancer.Override
