@@ -45,7 +45,8 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// benched returns a run of Watch without a link to etcd. The benchmark passes it the messages.
+// benched returns a watchRun without a link to etcd. The benchmark itself passes the link's
+// messages.
 func benched(b *testing.B) *watchRun {
 	s, err := New(Options{Config: client.Config{Endpoints: []string{"http://127.0.0.1:2379"}, Prefix: "/vipd"}})
 	if err != nil {

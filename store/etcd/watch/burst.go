@@ -13,8 +13,8 @@ func (b *burst) add(now time.Time) {
 	}
 }
 
-// end returns the time at which the changes must be processed: when there was no change for quiet,
-// but at most longest after the first change. It returns zero if there are no changes.
+// end returns when the changes must be processed: when quiet has passed without a change, but at
+// most longest after the first change. It returns zero if there are no changes.
 func (b burst) end(quiet, longest time.Duration) time.Time {
 	if b.first.IsZero() {
 		return time.Time{}

@@ -42,15 +42,15 @@ type cachedKey struct {
 	Created  int64  `json:"created"`
 	Modified int64  `json:"modified"`
 	Lease    int64  `json:"lease,omitempty"`
-	// Kept reports whether the endpoint had vanished with its lease but stayed in use.
+	// Kept reports whether the endpoint had vanished with its lease but remained in use.
 	Kept bool `json:"kept,omitempty"`
 }
 
-// load reads the state from the file. It returns the history to which the state belongs.
+// load reads the state from the file. It returns the history of etcd that the state belongs to.
 func (w *watchRun) load() (h client.History) {
 	err := w.file.Load(func(text []byte) error {
 		head, keys, err := parseCache(text)
-		if err == nil && strings.TrimRight(head.Prefix, "/") == w.keys.Prefix { // else it is of another fleet
+		if err == nil && strings.TrimRight(head.Prefix, "/") == w.keys.Prefix { // otherwise the state belongs to another fleet
 			h = w.restore(head, keys)
 			w.loaded, w.kept = true, w.state
 		}
@@ -68,7 +68,7 @@ func (w *watchRun) restore(head cacheHead, keys []cachedKey) client.History {
 	for _, k := range keys {
 		i := slices.IndexFunc(w.scopes, func(s client.Scope) bool { return s.Holds(k.Key) })
 		if i < 0 {
-			continue // the configuration of a former name of this node
+			continue // the configuration under this node's previous name
 		}
 		exact := !strings.ContainsRune(k.Text, utf8.RuneError) // JSON replaces bytes that are not valid UTF-8
 		if exact && !k.Kept && !w.scopes[i].Optional() {

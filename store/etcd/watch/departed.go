@@ -11,22 +11,21 @@ import (
 )
 
 const (
-	// together is the maximum time from the first to the last of the endpoints that count as
-	// vanished together. Leases that are no longer renewed expire at different times, in the order
-	// of their last renewal.
+	// together is the maximum time between endpoints that count as vanished together. Leases that
+	// are no longer renewed expire one by one, in the order of their last renewal.
 	together = 30 * time.Second
-	// comeback is the time for which kept endpoints stay in use after the first endpoint of their
-	// service has been registered again.
+	// comeback is how long kept endpoints stay in use after the first endpoint of their service has
+	// been registered again.
 	comeback = 30 * time.Second
 )
 
 // departure is an endpoint that vanished with its lease.
 type departure struct {
 	*record
-	// at is the time when the endpoint vanished.
+	// at is when the endpoint vanished.
 	at time.Time
-	// kept reports whether the endpoint stays in use. After another endpoint is registered again,
-	// it stays in use only until the time in until.
+	// kept reports whether the endpoint stays in use. After another endpoint has been registered
+	// again, this endpoint stays in use only until the time until.
 	kept  bool
 	until time.Time
 }
@@ -34,12 +33,12 @@ type departure struct {
 // absence summarizes the vanished endpoints of a service. They are checked again only if the
 // absence changes.
 type absence struct {
-	// kept is the number of kept endpoints.
+	// kept is how many vanished endpoints stay in use.
 	kept int
-	// own reports whether the service does not need kept endpoints, because it has its own
-	// endpoints or was removed. empty reports whether no other endpoint is registered.
+	// own is set if the service does not need kept endpoints, because it has endpoints in its
+	// definition or was removed. empty is set if no other endpoint is registered.
 	own, empty bool
-	// due is the time of the next check of the endpoints, or zero if no check is necessary.
+	// due is when the endpoints must be checked again, or zero if no check is necessary.
 	due time.Time
 }
 
@@ -67,7 +66,7 @@ func (s *state) restoreDeparted(r *record, now time.Time) {
 }
 
 // If the last endpoints of a service have vanished together, keepDeparted keeps them in use as long
-// as no other endpoint is registered. It also sets the problem that reports this.
+// as no other endpoint is registered. It also reports them as a problem.
 func (s *state) keepDeparted(name balancer.Name, now time.Time) {
 	folder := s.keys.EndpointsOf(name)
 	a, ok := s.absences.Get(name)
@@ -151,8 +150,8 @@ func (s *state) returned(key rawKey) *departure {
 	return d
 }
 
-// maxAsked is the maximum number of leases in a request. It is limited so a deleted endpoint does
-// not wait for all others.
+// maxAsked is the maximum number of leases in a request. The limit exists so that a deleted
+// endpoint does not wait for all other leases.
 const maxAsked = 500
 
 // ask returns the leases of up to maxAsked kept endpoints whose state is unknown. It removes these
@@ -185,14 +184,14 @@ func (s *state) answer(news leaseNews) {
 	}
 }
 
-// leaseNews is the state of the lease of a key.
+// leaseNews is the state of a key's lease.
 type leaseNews struct {
 	key   rawKey
 	lease int64
 	client.LeaseAnswer
 }
 
-// leases requests the state of the leases of kept endpoints from etcd.
+// leases requests the state of kept endpoints' leases from etcd.
 type leases struct {
 	link    *client.Link
 	asking  sync.WaitGroup
@@ -224,7 +223,7 @@ func (l *leases) ask(ctx context.Context, s *state) {
 	})
 }
 
-// answered processes the states of leases.
+// answered processes the answer to a request for the state of leases.
 func (w *watchRun) answered(leases []leaseNews) {
 	w.leases.busy = false
 	services := map[balancer.Name]bool{}

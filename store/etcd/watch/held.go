@@ -17,7 +17,7 @@ type holding struct {
 	VIP     netip.Addr
 }
 
-// Compare orders holdings by service and age.
+// Compare orders holdings by service, then age.
 func (h holding) Compare(other holding) int {
 	return cmp.Or(h.service.Compare(other.service), cmp.Compare(h.created, other.created), h.VIP.Compare(other.VIP))
 }
@@ -27,8 +27,8 @@ func (s *state) holdings(name balancer.Name) iter.Seq2[holding, bool] {
 	return s.held.While(holding{service: name}, func(h holding) bool { return h.service == name })
 }
 
-// hold adds the address of a record to the addresses of its holder. If held is false, it removes
-// the address instead.
+// hold adds a record's address to its holder's addresses. If held is false, it removes the address
+// instead.
 func (s *state) hold(r *record, held bool) {
 	holder, _ := r.decoded.(balancer.Name)
 	h := holding{holder, r.last.created, r.VIP}
@@ -52,8 +52,7 @@ func (s *state) serviceOf(name balancer.Name) (*record, *balancer.Service) {
 	return r, service
 }
 
-// allocated returns the service with the addresses that it holds, up to the number that it
-// requests.
+// allocated returns the service with the addresses that it holds, but no more than it requests.
 func (s *state) allocated(service *balancer.Service) *balancer.Service {
 	var vips []netip.Addr
 	limit := min(len(service.Pools), schema.MaxAllocated)
@@ -71,8 +70,8 @@ func (s *state) allocated(service *balancer.Service) *balancer.Service {
 	return &joined
 }
 
-// surplus reports addresses that a service holds but does not request. If the service's text can't
-// be parsed, it reports nothing.
+// surplus reports addresses that a service holds but does not request. It reports nothing if the
+// service's text can't be parsed.
 func (s *state) surplus(name balancer.Name) {
 	made := rawKey(s.keys.Prefix + schema.VIPFolder + "\x00surplus/" + string(name))
 	r, service := s.serviceOf(name)

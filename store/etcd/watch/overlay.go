@@ -11,16 +11,16 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// overlay is the pending change that this node serves or has served last.
+// overlay is the pending change that is or last was in effect on this node.
 type overlay struct {
 	pending *schema.Pending
-	// form is its form in snapshots; nil means that the change has ended.
+	// form is how snapshots list the change. It is nil if the change has ended.
 	form *store.Pending
-	// changed holds the services of the change that were written after it started.
+	// changed holds the change's services that were written after it started.
 	changed map[balancer.Name]bool
 }
 
-// isSame reports whether p is the same change, perhaps after its end.
+// isSame reports whether p is the same change, even if one of the two has ended.
 func (o *overlay) isSame(p *schema.Pending) bool {
 	return o.pending != nil && p != nil && o.pending.By == p.By && o.pending.Since.Equal(p.Since)
 }
@@ -55,9 +55,9 @@ func (w *watchRun) overlaid(s *state, now time.Time) (snap.Map[balancer.Name, *b
 	return services, []*store.Pending{t.form}
 }
 
-// scoped returns the pending service as the nodes of p serve it. If p is only for some nodes, each
-// node checks for itself, because other nodes have another text, and a vote does not name the text
-// to which it applies.
+// scoped returns the pending service in the form that p's nodes use. If p is only for some nodes,
+// each node runs the checks itself: other nodes have another definition, and a vote does not name
+// the definition that it applies to.
 func scoped(s *balancer.Service, p *schema.Pending) *balancer.Service {
 	if len(p.On) == 0 || s.Health == nil {
 		return s

@@ -14,7 +14,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// follower is a run of Watch on the node n1. The test provides its keys and its clock.
+// follower simulates Watch on the node n1. The test provides its keys and its clock.
 type follower struct {
 	*watchRun
 	now      time.Time
@@ -30,7 +30,7 @@ func newFollower(t *testing.T) *follower {
 	return f
 }
 
-// restart replaces the process by a new process that has already read all keys, from etcd or from
+// restart replaces the process with a new process that has already read all keys, from etcd or from
 // its saved state.
 func (f *follower) restart(t *testing.T) {
 	zone := ""
@@ -98,8 +98,8 @@ func numbered(n int) string {
 	return fmt.Sprintf(`{"vips":["10.96.0.%d"],"ports":[{"port":80}]}`, n)
 }
 
-// TestPendingOfZone starts a process while a change for a zone is pending. The configuration of the
-// node in etcd sets this zone. The first snapshot must already contain the change.
+// TestPendingOfZone starts a process while a change for a zone is pending. The node's configuration
+// in etcd sets this zone. The first snapshot must already contain the change.
 func TestPendingOfZone(t *testing.T) {
 	f := newFollower(t)
 	f.write("services/web", numbered(1))
@@ -155,9 +155,9 @@ func pendingText(p *schema.Pending, n int, base int64) string {
 	return string(text)
 }
 
-// TestPendingHistories runs random histories of writes, pending changes, confirmations, aborts,
-// deadlines, restarts and outages of etcd. After each step, the process must serve the service that
-// a model expects. The two keys of a confirmation arrive in either order.
+// TestPendingHistories applies random sequences of writes, pending changes, confirmations, aborts,
+// deadlines, restarts and etcd outages. After each step, the process must serve the service that a
+// model expects. The two keys of a confirmation arrive in either order.
 func TestPendingHistories(t *testing.T) {
 	seen := map[store.Outcome]int{}
 	for seed := range uint64(300) {
@@ -229,7 +229,7 @@ func TestPendingHistories(t *testing.T) {
 	}
 	for _, how := range []store.Outcome{store.Started, store.Confirmed, store.Aborted, store.Expired} {
 		if seen[how] == 0 {
-			t.Errorf("outcome %s never occurred in any history, want each outcome at least once: %v", how, seen)
+			t.Errorf("outcome %s never occurred for any seed: %v", how, seen)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// due returns the time when something must be published.
+// due returns when something must be published.
 func (w *watchRun) due() time.Time {
 	due := w.timing.Now().Add(tick)
 	earlier := func(t time.Time) {
@@ -38,7 +38,6 @@ func (w *watchRun) due() time.Time {
 // unread reports whether the first state is being read. Nothing is published before it is complete.
 func (w *watchRun) unread() bool { return w.state.Revision == 0 && w.reading != nil }
 
-// changed records a change that may have to be published.
 func (w *watchRun) changed() { w.pending.add(w.timing.Now()) }
 
 // publishDue publishes a snapshot if it differs from the last snapshot.
@@ -100,7 +99,7 @@ func (w *watchRun) move(p Position) {
 	w.seen = p
 }
 
-// absence returns the error of an outage. It contains the served revision.
+// absence returns the error to publish for an outage. It contains the revision in use.
 func (w *watchRun) absence() error {
 	where := "etcd at " + strings.Join(w.options.Endpoints, ", ")
 	err := w.contact.err

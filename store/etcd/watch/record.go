@@ -16,7 +16,6 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// rawKey is a key of etcd.
 type rawKey string
 
 // Compare orders keys as etcd does.
@@ -32,10 +31,9 @@ type value struct {
 type record struct {
 	schema.Subject
 	key string
-	// now is the current value. Its text is nil if it is too long.
+	// now is the current value. If the value is too long, its text is nil.
 	now value
-	// last is the last good value. decoded is its decoded form. It is nil if there was no good
-	// value.
+	// last is the last good value. decoded is its decoded form, or nil if there was no good value.
 	last    value
 	decoded any
 	// problems lists the problems of the current value.
@@ -48,7 +46,6 @@ func (r *record) current() bool { return r.good() && r.last.modified == r.now.mo
 // good reports whether the record has a good value.
 func (r *record) good() bool { return r.decoded != nil }
 
-// reader makes records.
 type reader struct {
 	keys     schema.Keys
 	defaults map[string]any
@@ -107,7 +104,7 @@ const (
 	maxOfKey       = 100
 )
 
-// bounded returns the first problems of a key with shortened texts.
+// bounded returns a key's first problems, with shortened texts.
 func bounded(all []balancer.Problem) []balancer.Problem {
 	all = slices.Clone(all[:min(len(all), maxOfKey)])
 	for i := range all {
@@ -120,7 +117,7 @@ func bounded(all []balancer.Problem) []balancer.Problem {
 	return all
 }
 
-// keep makes r share the decoded value of old if the two values are equal.
+// If the two decoded values are equal, keep makes r share old's.
 func (r *record) keep(old *record) {
 	if old != nil && reflect.DeepEqual(r.decoded, old.decoded) {
 		r.decoded = old.decoded

@@ -8,11 +8,11 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// troubleKey returns the key of the problem of a scope that the user may not read. It differs from
-// all keys of etcd.
+// troubleKey returns the key for the problem about a scope that the user may not read. It differs
+// from all keys in etcd.
 func troubleKey(s client.Scope) rawKey { return rawKey(s.Key + "\x00denied") }
 
-// deniedScope returns the problem of a scope that the user may not read.
+// deniedScope returns the problem about a scope that the user may not read.
 func deniedScope(s client.Scope, c client.Config) *record {
 	return &record{key: s.Key, problems: []balancer.Problem{{
 		Severity: balancer.SeverityWarning, Origin: balancer.Origin{Key: s.Key},

@@ -30,20 +30,20 @@ type Options struct {
 	// Node is the name of this node, whose configuration (nodes/NODE/config) is followed. If empty,
 	// no configuration is followed.
 	Node string
-	// Configured receives the configuration of this node: once before the first snapshot, and after
-	// each change. The goroutine of Watch calls it. It must not block.
+	// Configured receives this node's configuration: once before the first snapshot, and after each
+	// change. Watch's goroutine calls it, so it must not block.
 	Configured func(schema.NodeConfig)
 	// Connection is called with the followed revision when the source starts to follow etcd, and
-	// with the reason when it loses etcd. The goroutine of Watch calls it. It must not block.
+	// with the reason when it loses etcd. Watch's goroutine calls it, so it must not block.
 	Connection func(revision int64, err error)
 	// Zone returns the zone of this node, and Pended receives each step of a pending change on this
-	// node, with its author. Both are called by the goroutine of Watch, and must not block.
+	// node, with its author. Watch's goroutine calls both, so they must not block.
 	Zone   func() string
 	Pended func(p *store.Pending, how store.Outcome, by string)
 	// Log receives errors about the file with the last good state.
 	Log *slog.Logger
-	// Patience is the duration after which an outage of etcd is published. At the start, it is the
-	// wait before the saved state is published. The default is 2 s.
+	// Patience is how long an outage of etcd must last before it is published. At startup, it is
+	// how long to wait before the saved state is published. The default is 2 s.
 	Patience time.Duration
 	// Timing holds the intervals of the connection. If nil, the default intervals are used.
 	Timing *client.Timing
@@ -51,8 +51,8 @@ type Options struct {
 
 const (
 	defaultPatience = 2 * time.Second
-	// quiet is the time without a change after which changes are published. longest is the maximum
-	// time after the first change.
+	// quiet is how long no change may arrive before changes are published. longest is the maximum
+	// delay after the first change.
 	quiet   = 10 * time.Millisecond
 	longest = 50 * time.Millisecond
 	// tick is the interval of processing changes that depend only on time.
@@ -74,14 +74,13 @@ type Source struct {
 
 var _ store.Source = (*Source)(nil)
 
-// Position is the progress of a Source.
 type Position struct {
 	// Published is the revision of the last snapshot. Seen is the revision up to which this
 	// snapshot is complete, because later changes did not affect it.
 	Published, Seen int64
 }
 
-// New returns a source that connects when Watch runs. It returns an error if the options are
+// New returns a source that connects when Watch is called. It returns an error if the options are
 // invalid.
 func New(o Options) (*Source, error) {
 	if err := o.Check(); err != nil {
@@ -113,8 +112,7 @@ func New(o Options) (*Source, error) {
 	return &Source{options: o, keys: keys, file: file, timing: *o.Timing, defaults: make(chan map[string]any, 1)}, err
 }
 
-// SetDefaults replaces the values of fields that services don't set. It does not wait until the
-// change is published.
+// SetDefaults replaces Options.Defaults. It does not wait until the change is published.
 func (s *Source) SetDefaults(defaults map[string]any) {
 	for {
 		select {
@@ -162,7 +160,7 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	return nil
 }
 
-// watchRun is a run of Watch. Only the goroutine of Watch may use it.
+// watchRun is the state of one call to Watch. Only Watch's goroutine may use it.
 type watchRun struct {
 	*Source
 	scopes  []client.Scope
@@ -179,23 +177,23 @@ type watchRun struct {
 	state state
 	// wiped is published instead of state if etcd was wiped. Otherwise it is nil.
 	wiped *wiped
-	// reading is the full reading in progress, or nil.
+	// reading is the full read in progress, or nil.
 	reading *reading
 
 	// pending holds the changes that are not published yet.
 	pending burst
-	// published is the last snapshot. publishedAt is its time, or zero if no snapshot was
-	// published.
+	// published is the last snapshot. publishedAt is when it was published, or zero if no snapshot
+	// was published.
 	published   store.Snapshot
 	publishedAt time.Time
-	trial       overlay            // the pending change that this node has served
+	trial       overlay            // the pending change that is or last was in effect
 	configured  *schema.NodeConfig // the last configuration of this node that was passed on, or nil
 }
 
 // contact is the state of the connection.
 type contact struct {
-	// connected reports whether the state is followed. since is the time when the connection was
-	// lost. err is the reason.
+	// connected reports whether the state is followed. since is when the connection was lost, and
+	// err is why.
 	connected bool
 	since     time.Time
 	err       error
@@ -203,7 +201,7 @@ type contact struct {
 	members []balancer.Problem
 }
 
-// reading is the state that a full reading builds, with the keys that it has read.
+// reading is the state that a full read builds, with the keys that it has read.
 type reading struct {
 	state
 	read map[rawKey]bool
@@ -286,7 +284,7 @@ func (w *watchRun) noteAway(err error) {
 	}
 }
 
-// processPage adds a page to a full reading.
+// processPage adds a page to a full read.
 func (w *watchRun) processPage(m client.Message) {
 	now := w.timing.Now()
 	for _, r := range w.reader.records(m.Page, func(key string) *record { return w.reading.records.At(rawKey(key)) }) {
@@ -295,8 +293,8 @@ func (w *watchRun) processPage(m client.Message) {
 	}
 }
 
-// processEnd ends a full reading. It removes keys that were not read, except for keys in scopes
-// that the user may not read.
+// processEnd ends a full read. It removes keys that were not read, except for keys in scopes that
+// the user may not read.
 func (w *watchRun) processEnd(m client.Message) {
 	now := w.timing.Now()
 	services := map[balancer.Name]bool{}
@@ -375,7 +373,7 @@ func (w *watchRun) settle(services map[balancer.Name]bool) {
 	w.changed()
 }
 
-// settleDue settles the services whose absences are due.
+// settleDue settles the services whose vanished endpoints must be checked again.
 func (w *watchRun) settleDue() {
 	now, services := w.timing.Now(), map[balancer.Name]bool{}
 	for name, a := range w.state.absences.All() {

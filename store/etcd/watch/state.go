@@ -41,8 +41,7 @@ type state struct {
 	pending *schema.Pending
 	// cluster is the ID of etcd's cluster, or 0 if it is unknown.
 	cluster uint64
-	// expiry is a time before which no override and no pending change expires. It is zero if none
-	// of them expires.
+	// No override and no pending change expires before expiry. It is zero if none of them expires.
 	expiry time.Time
 }
 
@@ -58,7 +57,7 @@ func (r *record) folder(keys schema.Keys) rawKey {
 	return ""
 }
 
-// put adds a record or replaces the record of the same key.
+// put adds a record, or replaces the record with the same key.
 func (s *state) put(r *record, now time.Time) {
 	key := rawKey(r.key)
 	old, had := s.records.Get(key)
@@ -124,7 +123,7 @@ func (s *state) useOverride(target balancer.Target, o *balancer.Override, now ti
 	s.expireAt(o.NextExpiry(), now)
 }
 
-// expireAt makes expire run at next at the latest, if next is in the future.
+// expireAt schedules expire for next, unless it is scheduled earlier or next is not in the future.
 func (s *state) expireAt(next, now time.Time) {
 	if next.After(now) && (s.expiry.IsZero() || next.Before(s.expiry)) {
 		s.expiry = next
@@ -170,8 +169,7 @@ func (s *state) expire(now time.Time) {
 	}
 }
 
-// remove removes a key. If it is an endpoint that may have vanished with its lease, it is recorded
-// for a while.
+// remove removes a key. An endpoint that may have vanished with its lease is recorded in departed.
 func (s *state) remove(key rawKey, now time.Time) {
 	r, had := s.records.Get(key)
 	if !had {
@@ -222,7 +220,7 @@ func (s *state) limit(folder string, name balancer.Name, what string, now time.T
 		fmt.Sprintf("has %d %s; only the oldest %d are used", n, what, schema.MaxEndpoints)))
 }
 
-// notice returns an artificial record with a problem, or without a problem if found is false.
+// notice returns an artificial record, which has a problem if found is true.
 func notice(found bool, severity balancer.Severity, name balancer.Name, folder, text string) *record {
 	r := &record{}
 	if found {

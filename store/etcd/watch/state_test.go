@@ -114,7 +114,7 @@ func TestDeparture(t *testing.T) {
 			vanish(b, "c")
 			b.expect(t, "all gone", "c", true)
 			if got := fmt.Sprint(b.problems()); !strings.Contains(got, "the lease of its last endpoint has ended: it stays in use until an endpoint is registered again") {
-				t.Errorf("problems = %s, want one that the last endpoint stays in use", got)
+				t.Errorf("problems = %s, want one about the last endpoint, which stays in use", got)
 			}
 		},
 		"the first long before": func(t *testing.T, b *bench) {
@@ -169,9 +169,8 @@ func TestDeparture(t *testing.T) {
 	}
 }
 
-// TestDepartureHistories runs random histories in which endpoints vanish. A state checks vanished
-// endpoints only if the result may have changed. It must equal a state that checks them at each
-// step.
+// TestDepartureHistories makes endpoints vanish and return at random. A state that checks vanished
+// endpoints only when the result may have changed must equal a state that checks them at each step.
 func TestDepartureHistories(t *testing.T) {
 	const own = `{"endpoints":[{"address":"10.1.1.1"}],`
 	for seed := range uint64(300) {
@@ -249,13 +248,13 @@ func TestDepartureWork(t *testing.T) {
 	few, many := each(200), each(1600)
 	t.Logf("%.0f allocations for each of 200 endpoints, %.0f for each of 1600", few, many)
 	if many > 2*few {
-		t.Errorf("allocations for each of 1600 endpoints = %.0f, for each of 200 = %.0f, want at most twice as many", many, few)
+		t.Errorf("allocations per endpoint = %.0f with 1600 endpoints, %.0f with 200, want at most twice as many", many, few)
 	}
 }
 
-// TestDepartureClockJump sets the host's clock forward or back by an hour. This must not change how
-// long ago an endpoint vanished, or for how long vanished endpoints are kept after another has
-// returned.
+// TestDepartureClockJump sets the host's clock forward or back by an hour. The jump must not change
+// how long ago an endpoint vanished, or how long vanished endpoints are kept after another endpoint
+// has returned.
 func TestDepartureClockJump(t *testing.T) {
 	for _, hours := range []int64{1, -1, 0} {
 		b := departures()
@@ -283,7 +282,7 @@ func TestDepartureClockJump(t *testing.T) {
 }
 
 // TestLimit adds more endpoints to a service than the maximum. The oldest endpoints must be used,
-// regardless of the order of their keys.
+// whatever the order of their keys is.
 func TestLimit(t *testing.T) {
 	b := newBench()
 	b.set("services/web", plainService, 0)
@@ -300,11 +299,11 @@ func TestLimit(t *testing.T) {
 	b.unset("endpoints/web/a1")
 	b.set("endpoints/web/a1", endpoint(2), 0)
 	if !maps.Equal(before, maps.Collect(b.Endpoints.All())) {
-		t.Error("endpoints in use changed after an unused endpoint was replaced, want no change")
+		t.Error("the endpoints in use changed after an unused endpoint was replaced")
 	}
 	b.unset("endpoints/web/z00000")
 	if !b.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "a2"}) || b.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "a1"}) {
-		t.Error("after an endpoint was removed: a2 is not used, or a1 is, want only a2 used, which is older")
+		t.Error("after an endpoint was removed: want a2 in use, which is older than a1, and not a1")
 	}
 	b.unset("endpoints/web/a1")
 	if len(b.problems()) != 0 || b.Endpoints.Len() != schema.MaxEndpoints {
@@ -322,8 +321,8 @@ func names(format string, n int) func(func(string) bool) {
 	}
 }
 
-// TestProblemsAreBounded writes many keys with invalid values. Only the maximum number of problems
-// may be reported, and a summary of all.
+// TestProblemsAreBounded writes many keys with invalid values. At most the maximum number of
+// problems may be reported, and a summary of all of them.
 func TestProblemsAreBounded(t *testing.T) {
 	b := newBench()
 	for i := range 3 * maxProblems {
@@ -331,7 +330,7 @@ func TestProblemsAreBounded(t *testing.T) {
 	}
 	problems := b.problems()
 	if last := problems[len(problems)-1]; len(problems) != maxProblems+1 || !strings.Contains(last.Text, "3000 keys have problems") {
-		t.Errorf("problems = %d, the last = %v, want the maximum and a summary at the end", len(problems), last)
+		t.Errorf("problems = %d, the last = %v, want the maximum number and a final summary", len(problems), last)
 	}
 }
 

@@ -15,11 +15,10 @@ import (
 // services count as complete, and missing services are removed.
 type wiped struct {
 	state state
-	// refill records the changes to the services of the new history.
+	// refill records the changes to services in the new history.
 	refill burst
 }
 
-// shown returns the state that is published and saved.
 func (w *watchRun) shown() *state {
 	if w.wiped != nil {
 		return &w.wiped.state
@@ -27,8 +26,8 @@ func (w *watchRun) shown() *state {
 	return &w.state
 }
 
-// keepServices keeps before, the state of the former history, in use unless the new history has all
-// of its services.
+// keepServices keeps before, the previous history's state, in use unless the new history contains
+// all of its services.
 func (w *watchRun) keepServices(before *state) {
 	used := before
 	if w.wiped != nil {
@@ -46,7 +45,7 @@ func (w *watchRun) keepServices(before *state) {
 	}
 }
 
-// refilled records that the services of a wiped etcd have changed. It ignores changes that leave no
+// refilled records that a wiped etcd's services have changed. It ignores changes that leave no
 // services.
 func (w *watchRun) refilled() {
 	if w.wiped != nil && w.state.Services.Len() > 0 {
@@ -54,8 +53,8 @@ func (w *watchRun) refilled() {
 	}
 }
 
-// refillEnd returns the time when the services of a wiped etcd count as complete, or zero if the
-// time is unknown.
+// refillEnd returns when a wiped etcd's services will count as complete, or zero if that is
+// unknown.
 func (w *watchRun) refillEnd() time.Time {
 	if w.wiped == nil {
 		return time.Time{}
