@@ -4,8 +4,8 @@ import "vipd/balancer"
 
 // Combined is the state of a target with several checks.
 type Combined struct {
-	// State is the verdict of all checks together. Cause and Since are from the check that decides,
-	// and Streak and Last are from the check Shown. Due is the time of the next check.
+	// State is the verdict of all checks together. Cause and Since are from the check Decides, and
+	// Streak and Last are from the check Shown. Due is when the next check is due.
 	State
 	// Decides is the index of the check that decides. Shown is the index of the check whose results
 	// contradict the verdict; if no check does, it equals Decides.

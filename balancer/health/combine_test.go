@@ -10,8 +10,8 @@ import (
 )
 
 // TestCombine combines random states of a target's checks. The combined verdict must follow from
-// how many checks have each verdict. Its time must be the time since which the verdicts of the
-// checks have led to it.
+// how many checks have each verdict. Its time must be since when the checks' verdicts have led to
+// it.
 func TestCombine(t *testing.T) {
 	start := time.Unix(1_000_000, 0)
 	verdicts := []balancer.Verdict{balancer.HealthUnknown, balancer.HealthUp, balancer.HealthDown}
@@ -50,7 +50,7 @@ func TestCombine(t *testing.T) {
 			}
 			turning = turning || s.Verdict == want && s.Turning()
 			if s.Verdict == want && (want == alone && s.Since.Before(got.Since) || want == together && s.Since.After(got.Since)) {
-				t.Fatalf("seed %d: Combine(%+v, %s).Since = %s, want the time since which the checks lead to the verdict", seed, states, need, got.Since)
+				t.Fatalf("seed %d: Combine(%+v, %s).Since = %s, want when the checks began to lead to the verdict", seed, states, need, got.Since)
 			}
 		}
 		if got.Turning() != turning {

@@ -1,5 +1,5 @@
 // Package health decides from the results of checks whether a target is up or down. It does no I/O
-// and has no clock. Times are arguments, so tests need no waiting. Package dataplane/probe does the
+// and has no clock. Times are arguments, so tests need no waiting. Package dataplane/probe runs the
 // checks.
 //
 //	services, endpoints -> Targets.Next -> what to check: (address, check) for each target

@@ -21,7 +21,8 @@ type EjectionRules struct {
 	// Base is the duration of the first ejection. The n-th ejection lasts n times as long, up to
 	// Max.
 	Base, Max time.Duration
-	// Forgive is the time without an ejection after which an earlier ejection no longer counts.
+	// Forgive is how long an endpoint must go without an ejection before an earlier ejection no
+	// longer counts.
 	Forgive time.Duration
 }
 
@@ -30,8 +31,8 @@ func DefaultEjectionRules() EjectionRules {
 	return EjectionRules{Failures: 5, Apart: time.Second, Base: 30 * time.Second, Max: 5 * time.Minute, Forgive: 5 * time.Minute}
 }
 
-// Budget returns the number of further endpoints that may be ejected together with a target (see
-// balancer.EjectionBudget).
+// Budget returns how many more endpoints may be ejected among those that share a target's
+// connections (see balancer.EjectionBudget).
 type Budget func(balancer.Target) int
 
 // EjectionChange is the start or the end of an ejection.
@@ -54,14 +55,14 @@ type Ejections struct {
 	ejected snap.Map[balancer.Target, balancer.Ejection]
 }
 
-// record is the history of a target.
+// record holds what Ejections knows about a failing target.
 type record struct {
 	// failed is the number of failed attempts in a row, up to Failures.
 	failed int
-	// last is the time of the last failure that counted.
+	// last is when the last failure that counted happened.
 	last time.Time
-	// count is the number of ejections that are not forgiven. since is the time when an ejection
-	// last ended or was forgiven.
+	// count is the number of ejections that are not forgiven. since is when an ejection last ended
+	// or was forgiven.
 	count int
 	since time.Time
 	// began and until are the start and end of the current ejection, by the monotonic clock.
@@ -78,7 +79,7 @@ func NewEjections(rules EjectionRules) *Ejections {
 // Ejected returns the ejected targets.
 func (e *Ejections) Ejected() snap.Map[balancer.Target, balancer.Ejection] { return e.ejected }
 
-// Next returns the time when the next ejection expires. Zero means that nothing is ejected.
+// Next returns when the next ejection expires. Zero means that nothing is ejected.
 func (e *Ejections) Next() (next time.Time) {
 	for t := range e.ejected.Keys() {
 		if until := e.records[t].until; next.IsZero() || until.Before(next) {
@@ -118,8 +119,8 @@ func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room 
 	return EjectionChange{Target: t, Ejection: x}, true
 }
 
-// Answered records that t accepted a connection. This resets the number of failures, and ends an
-// ejection of t. An ejected endpoint is still tried if no other endpoint accepts a connection.
+// Answered records that t accepted a connection. The answer resets the number of failures, and ends
+// an ejection of t. An ejected endpoint is still tried if no other endpoint accepts a connection.
 func (e *Ejections) Answered(t balancer.Target, now time.Time) (EjectionChange, bool) {
 	r := e.records[t]
 	if r == nil {
@@ -131,8 +132,8 @@ func (e *Ejections) Answered(t balancer.Target, now time.Time) (EjectionChange, 
 	return out, ended
 }
 
-// Checked records the result of a check of t's own address and port. After rise consecutive passed
-// checks that started after the ejection, the ejection ends.
+// Checked records the result of a health check at t's own address and port. After rise consecutive
+// passed checks that started after the ejection, the ejection ends.
 func (e *Ejections) Checked(t balancer.Target, res Result, rise int, now time.Time) (EjectionChange, bool) {
 	r := e.records[t]
 	if !e.ejected.Has(t) || res.Began.Before(r.began) {
@@ -209,8 +210,8 @@ func (e *Ejections) forgive(r *record, now time.Time) {
 	}
 }
 
-// discard deletes the record of t if it is no longer needed. A target that has accepted no
-// connection since its ejection stays on probation until all ejections are forgiven.
+// discard deletes t's record if it is no longer needed. A target that has accepted no connection
+// since its ejection stays on probation until all ejections are forgiven.
 func (e *Ejections) discard(t balancer.Target, r *record, now time.Time) {
 	if e.ejected.Has(t) {
 		return

@@ -13,10 +13,10 @@ import (
 	"vipd/test/wait"
 )
 
-// life is a reference model of the ejections of a single endpoint. The model advances in steps of
-// one second.
+// life is a reference model of a single endpoint's ejections. The model advances in steps of one
+// second.
 type life struct {
-	is            bool // reports whether the target is an endpoint
+	is            bool // the target is an endpoint
 	failed, count int
 	quiet         int // seconds until the next failure counts
 	out, left     int // seconds since the start of the ejection, and seconds until its end; left is 0 if the endpoint is not ejected
@@ -24,7 +24,6 @@ type life struct {
 	passed        int
 }
 
-// second advances the model by one second.
 func (l *life) second(r health.EjectionRules) {
 	l.quiet = max(0, l.quiet-1)
 	if l.left > 0 {
@@ -113,8 +112,8 @@ func member(i int) balancer.Target {
 	return balancer.Target{Service: "web", Addr: netip.AddrFrom4([4]byte{192, 168, 1, byte(i)}), Port: 8080}
 }
 
-// TestEjectionsMatchModel runs random histories. Ejections must agree with the reference model
-// after each step.
+// TestEjectionsMatchModel applies random sequences of events. Ejections must agree with the
+// reference model after each event.
 func TestEjectionsMatchModel(t *testing.T) {
 	rules := health.EjectionRules{Failures: 3, Apart: 2 * time.Second, Base: 10 * time.Second, Max: 30 * time.Second, Forgive: 40 * time.Second}
 	ejections := 0
@@ -266,7 +265,7 @@ func TestEjectionEndReasons(t *testing.T) {
 			}
 			ended := c.end(e, start.Add(after))
 			if len(ended) != 1 || ended[0].End != c.why || ended[0].For != after || e.Ejected().Len() != 0 {
-				t.Errorf("ended ejections = %+v, want one that lasted %s, with the reason %q", ended, after, c.why)
+				t.Errorf("ended ejections = %+v, want one that lasted %s and has the reason %q", ended, after, c.why)
 			}
 		})
 	}

@@ -22,14 +22,13 @@ func (s State) Save() (Saved, bool) {
 	return Saved{s.Verdict, wallTime(s.Since), s.Cause, s.Streak, last}, s.Verdict != balancer.HealthUnknown && !s.Assumed
 }
 
-// minKept is the minimum time for which a saved verdict is valid, because a host may need this long
-// to restart.
+// minKept is the minimum validity of a saved verdict, because a host may need this long to restart.
 const minKept = time.Minute
 
-// Restore returns a state that continues from v. The parameter held is the time until which v was
-// the current state. The next check is due within the given time from now. A verdict is ignored if
-// it is from the future, or older than both a minute and three intervals. The target is then
-// unknown, and its first result decides.
+// Restore returns a state that continues from v. The parameter held is until when v was the current
+// state. The next check is due within the given time from now. A verdict is ignored if it is from
+// the future, or older than both a minute and three intervals. The target is then unknown, and its
+// first result decides.
 func (v Saved) Restore(r Rules, seed uint64, held, now time.Time, within time.Duration) State {
 	s := New(seed, now, within)
 	age := min(now.Sub(v.Ended()), now.Sub(held))
@@ -44,8 +43,8 @@ func (v Saved) Restore(r Rules, seed uint64, held, now time.Time, within time.Du
 	return s
 }
 
-// Inherit returns the state of a target whose check is replaced now. The verdict stays until enough
-// results of the new check contradict it. The new check starts within the given time.
+// Inherit returns the state of a target whose check is replaced now. The verdict remains until
+// enough of the new check's results contradict it. The new check starts within the given time.
 func (s State) Inherit(seed uint64, now time.Time, within time.Duration) State {
 	next := New(seed, now, within)
 	next.Verdict = s.Verdict
@@ -57,9 +56,9 @@ func (s State) Inherit(seed uint64, now time.Time, within time.Duration) State {
 	return next
 }
 
-// Expedite returns s with its next check due now, after a hint that the health of the target may
-// have changed. Thousands of hints may arrive, so the check is due no earlier than a fast interval
-// after the start of the latest check.
+// Expedite returns s with its next check due now, after a hint that the target's health may have
+// changed. Thousands of hints may arrive, so the check is due no earlier than a fast interval after
+// the start of the latest check.
 func (s State) Expedite(r Rules, now time.Time) State {
 	due := now
 	if s.Last.Outcome != "" {

@@ -26,17 +26,17 @@ func RulesOf(h *balancer.Health) Rules {
 type State struct {
 	// Verdict is up, down, or unknown before the first result.
 	Verdict balancer.Verdict
-	// Since is the time of the verdict. It is zero while the verdict is unknown.
+	// Since is when the verdict was reached. It is zero while the verdict is unknown.
 	Since time.Time
 	// Cause is the text of the result that decided. It is "" while the verdict is Assumed.
 	Cause string
 	// Streak is the number of latest results in a row that contradict the verdict.
 	Streak int
-	// Last is the latest result. Its Outcome is "" before the first.
+	// Last is the latest result. Its Outcome is "" before the first result.
 	Last Result
-	// Due is the time of the next check.
+	// Due is when the next check is due.
 	Due time.Time
-	// Assumed reports whether the verdict is from other nodes, and no result of this node has
+	// Assumed reports whether the verdict is from other nodes, and this node's own results have not
 	// confirmed it yet.
 	Assumed bool
 
@@ -64,7 +64,7 @@ func (s State) Assume(v balancer.Verdict, now time.Time) State {
 	return s
 }
 
-// After returns the state after another result.
+// After returns the state that results from s and another check result.
 func (s State) After(r Rules, res Result) State {
 	turning := s.Turning()
 	s.Last = res
@@ -102,12 +102,12 @@ func (s State) decide(v balancer.Verdict) State {
 // Turning reports whether the latest result contradicted the verdict without changing it yet.
 func (s State) Turning() bool { return s.Streak > 0 }
 
-// next returns the time when the check after res is due. A random time of up to a tenth of the
-// interval is subtracted, so checks of different targets drift apart. No time is added, so a
-// failure is detected within the time that the rules promise. After a check that many targets may
-// have had at the same moment, the next check may be due at any time between the fast interval and
-// the interval. Checks never overlap: after a check that took longer than the interval, the next
-// check is due immediately.
+// next returns when the check after res is due. A random time of up to a tenth of the interval is
+// subtracted, so checks of different targets drift apart. No time is added, so a failure is
+// detected within the time that the rules promise. After a check that many targets may have had at
+// the same moment, the next check may be due at any time between the fast interval and the
+// interval. Checks never overlap: after a check that took longer than the interval, the next check
+// is due immediately.
 func (s State) next(r Rules, res Result) time.Time {
 	wait, early := r.Interval, r.Interval/10
 	switch {

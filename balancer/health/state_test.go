@@ -15,7 +15,7 @@ import (
 // state from all of them.
 type model struct {
 	rules   health.Rules
-	results []health.Result // all results except checks that could not run
+	results []health.Result // without results of checks that could not run
 }
 
 func (m *model) add(r health.Result) {
@@ -100,8 +100,9 @@ func (m *model) assumed() bool {
 	return true
 }
 
-// TestStateMatchesModel runs random histories. A third of the histories start with a verdict that
-// is assumed from other nodes. State must agree with the reference model after each result.
+// TestStateMatchesModel applies random sequences of results. A third of the sequences start with a
+// verdict that is assumed from other nodes. State must agree with the reference model after each
+// result.
 func TestStateMatchesModel(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -176,13 +177,13 @@ func TestFailureDetectedInTime(t *testing.T) {
 			s = s.After(rules, res)
 		}
 		if took, most := s.Since.Sub(dies), rules.Interval*time.Duration(rules.Fall)+timeout; took > most {
-			t.Fatalf("seed %d: time until the target was down = %s, want at most %s with the rules %+v and a timeout of %s", seed, took, most, rules, timeout)
+			t.Fatalf("seed %d: target went down after %s, want at most %s with the rules %+v and a timeout of %s", seed, took, most, rules, timeout)
 		}
 	}
 }
 
 // TestChecksAreSpread starts checking many targets at the same time. The checks must be spread
-// evenly over the first interval and over the following intervals.
+// evenly over the first interval and over later intervals.
 func TestChecksAreSpread(t *testing.T) {
 	rules := health.Rules{Interval: 2 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 3}
 	start := time.Unix(1_700_000_000, 0)
@@ -219,12 +220,12 @@ func TestRestoreContinuesRow(t *testing.T) {
 	}
 	s := health.New(1, now, rules.Interval)
 	if _, ok := s.Save(); ok {
-		t.Error("Save of a state without a verdict returns true, want false")
+		t.Error("state without a verdict: Save returns true, want false")
 	}
 	s = s.After(rules, result(health.Passed)).After(rules, result(health.Failed)).After(rules, result(health.Failed))
 	kept, ok := s.Save()
 	if !ok {
-		t.Fatal("Save of a state with a verdict returns false, want true")
+		t.Fatal("state with a verdict: Save returns false, want true")
 	}
 	for _, c := range []struct {
 		age  time.Duration
@@ -253,18 +254,18 @@ func TestRestoreContinuesRow(t *testing.T) {
 	for held, want := range map[time.Duration]balancer.Verdict{time.Second: balancer.HealthUp, 2 * time.Minute: balancer.HealthUnknown, -time.Second: balancer.HealthUnknown} {
 		at := s.Last.Ended().Add(time.Hour)
 		if got := kept.Restore(rules, 1, at.Add(-held), at, rules.Interval).Verdict; got != want {
-			t.Errorf("verdict of a target that was last checked an hour ago, and whose state was current until %s ago = %q, want %q", held, got, want)
+			t.Errorf("last checked an hour ago, current until %s ago: verdict = %q, want %q", held, got, want)
 		}
 	}
 	junk := kept
 	junk.Verdict = "sideways"
 	if r := junk.Restore(rules, 1, time.Time{}, s.Last.Ended(), 0); r.Verdict != balancer.HealthUnknown {
-		t.Errorf("state restored from an invalid verdict = %+v, want an unknown verdict", r)
+		t.Errorf("invalid saved verdict: restored state = %+v, want an unknown verdict", r)
 	}
 }
 
 // TestChangedCheckKeepsVerdict changes the settings of a check. The changed check must start with
-// the verdict of the former check.
+// the previous check's verdict.
 func TestChangedCheckKeepsVerdict(t *testing.T) {
 	rules := health.Rules{Interval: 8 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 2}
 	now := time.Unix(1_700_000_000, 0)
@@ -317,7 +318,7 @@ func TestExpeditedChecksAreSpread(t *testing.T) {
 	}
 	for slot := range time.Duration(10) {
 		if n := slots[slot]; slot < 2 && n > 0 || slot >= 2 && n < 90 {
-			t.Errorf("number of checks of 1000 targets = %d in the 100 ms after %d00 ms, want 0 before 200 ms and at least 90 later", n, slot)
+			t.Errorf("checks = %d for 1000 targets in the 100 ms after %d00 ms, want 0 before 200 ms and at least 90 later", n, slot)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 type Subject struct {
 	// At is the address and port to check.
 	At netip.AddrPort
-	// Proto is the protocol of the port. Only DNS checks can use both TCP and UDP.
+	// Proto is the port's protocol. Only DNS checks can use both TCP and UDP.
 	Proto balancer.Protocol
 	// Header is the version of the PROXY header at the start of clients' connections to At, which
 	// checks must also send. It is "" if there is no header.
@@ -24,7 +24,7 @@ type Subject struct {
 	// Health is the service's definition of the check.
 	Health *balancer.Health
 	// Fleet reports whether the hosts of a fleet share the check, because a service from etcd
-	// requests that.
+	// requests it.
 	Fleet bool
 	// Next is the next check of the target, or nil. Health.Need of the first check decides how many
 	// must pass.
@@ -49,7 +49,6 @@ func (s Subject) SameChecks(other Subject) bool {
 	return s == other && (next == nil) == (otherNext == nil) && (next == nil || next.SameChecks(*otherNext))
 }
 
-// RunsProgram reports whether a check of the target runs a program.
 func (s Subject) RunsProgram() bool {
 	for c := range s.All() {
 		if c.Health.Type == balancer.ExecHealth {
@@ -82,9 +81,8 @@ type Targets struct {
 	wanted    snap.Map[balancer.Target, Subject]
 }
 
-// Next returns the subject of each target that has a check. Endpoints that the node does not use
-// are omitted. Unchanged entries are shared, so the cost of snap.Diff depends only on the
-// differences.
+// Next returns the subject of each target that has a check. It omits endpoints that the node does
+// not use. Unchanged entries are shared, so the cost of snap.Diff depends only on the differences.
 //
 // Exec checks from etcd are omitted unless env.AllowExec or Subject.Fleet is set; another node of
 // the fleet may be allowed to run them. Services from etcd whose checks name a user
@@ -101,7 +99,7 @@ func (t *Targets) Next(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer
 	return t.wanted
 }
 
-// dirty returns the services whose subjects may have changed.
+// dirty returns the services whose subjects must be recomputed.
 func (t *Targets) dirty(env *balancer.Env, in *balancer.Inputs) map[balancer.Name]bool {
 	dirty := map[balancer.Name]bool{}
 	for name := range snap.Diff(t.services, in.Services) {
@@ -228,7 +226,7 @@ func probedPort(s *balancer.Service, h *balancer.Health, p *balancer.Port) *bala
 	return &s.Ports[i]
 }
 
-// supports reports whether checks of type t can check a port that uses protocol p.
+// supports reports whether checks of type t work on ports that use protocol p.
 func supports(t balancer.HealthType, p balancer.Protocol) bool {
 	switch t {
 	case balancer.ExecHealth:

@@ -118,7 +118,7 @@ func TestProxyHeaders(t *testing.T) {
 				env := balancer.Env{Capabilities: balancer.Capabilities{ProxyProtocol: able}}
 				got := targets.Next(&env, &in).At(balancer.Target{Service: "web", Addr: endpoint(1).Address, Port: 8080})
 				if want := c.want; able == c.able && got.Header != want {
-					t.Errorf("Header of the check = %q, want %q", got.Header, want)
+					t.Errorf("check's Header = %q, want %q", got.Header, want)
 				}
 			}
 		})
@@ -136,13 +136,13 @@ func TestEtcdExecChecks(t *testing.T) {
 	var targets health.Targets
 	for _, allowed := range []bool{false, true, false} {
 		if got := targets.Next(&balancer.Env{AllowExec: allowed}, &in).Len() == 1; got != allowed {
-			t.Errorf("exec checks allowed = %v: target exists = %v, want the same", allowed, got)
+			t.Errorf("exec checks allowed = %v: target exists = %v, want both equal", allowed, got)
 		}
 	}
 }
 
 // TestEtcdTLSFiles computes the targets of a service from etcd whose check uses a TLS file. There
-// must be a target only if the file is in the folder tls_dir of the node.
+// must be a target only if the file is in the node's folder tls_dir.
 func TestEtcdTLSFiles(t *testing.T) {
 	s := service("web", &balancer.Health{Type: balancer.HTTPSHealth, CAFile: "/srv/ca.pem"}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
 	s.Endpoints = []balancer.Endpoint{endpoint(1)}
@@ -205,8 +205,8 @@ func TestFleetTargets(t *testing.T) {
 	}
 }
 
-// TestIncrementalTargets runs random histories. After each step, the incremental result must equal
-// a result that is computed from scratch.
+// TestIncrementalTargets applies random changes. After each change, the incremental result must
+// equal a result that is computed from scratch.
 func TestIncrementalTargets(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -253,7 +253,7 @@ func TestIncrementalTargets(t *testing.T) {
 
 // TestEtcdLocalEndpoints computes the targets of a service with loopback and link-local endpoints.
 // If these endpoints are from etcd, they may be checked only if addresses.allowed names their
-// network. Otherwise a service from etcd could send checks to programs of this host.
+// network. Otherwise a service from etcd could send checks to programs on this host.
 func TestEtcdLocalEndpoints(t *testing.T) {
 	for _, c := range []struct {
 		key, allowed string
@@ -297,7 +297,7 @@ func manyChecked(n int) (in balancer.Inputs) {
 }
 
 // TestChangedAddressMovesFewTargets adds an address to the host and to another node. Only the
-// targets of services with an endpoint at this address may be computed again.
+// targets of services with an endpoint at this address may be recomputed.
 func TestChangedAddressMovesFewTargets(t *testing.T) {
 	in := manyChecked(500)
 	for address, want := range map[string]int{"172.17.0.1": 0, "192.3.0.7": 1} {
@@ -310,7 +310,7 @@ func TestChangedAddressMovesFewTargets(t *testing.T) {
 			var targets health.Targets
 			targets.Next(&balancer.Env{}, &in)
 			if n := targets.Dirty(&env, &in); n != want {
-				t.Errorf("%s address %s: services to compute again = %d, want %d", what, a, n, want)
+				t.Errorf("%s address %s: services to recompute = %d, want %d", what, a, n, want)
 			}
 			for target := range snap.Diff(targets.Next(&env, &in), new(health.Targets).Next(&env, &in)) {
 				t.Errorf("%s address %s: target %s differs from the result that is computed from scratch", what, a, target)
