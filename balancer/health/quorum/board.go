@@ -32,7 +32,7 @@ type Vote struct {
 	// Verdict is the verdict of its checks. Unknown means that the node can't run the checks and
 	// abstains.
 	Verdict balancer.Verdict `json:"verdict"`
-	// Since is the time of the verdict, by the node's own clock.
+	// Since is when the verdict was reached, by the node's own clock.
 	Since time.Time `json:"since,omitzero"`
 	// Cause is the text of the result that decided.
 	Cause string `json:"cause,omitempty"`
@@ -54,8 +54,8 @@ func (b *Board) votesOn(t balancer.Target) iter.Seq2[VoteKey, *Vote] {
 	return b.Votes.While(VoteKey{Target: t}, func(k VoteKey) bool { return k.Target == t })
 }
 
-// votes returns the votes on a target. The result own contains the votes of its checkers, and
-// others contains the votes of other live nodes.
+// votes returns the votes on a target. The result own contains its checkers' votes, and others
+// contains other live nodes' votes.
 func (b *Board) votes(t balancer.Target, checkers []balancer.NodeName) (own, others []Vote) {
 	for k, v := range b.votesOn(t) {
 		switch {

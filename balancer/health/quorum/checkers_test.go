@@ -55,7 +55,7 @@ func TestCheckersSpread(t *testing.T) {
 			rest := slices.DeleteFunc(slices.Clone(checkers), func(m balancer.NodeName) bool { return m == left })
 			after := quorum.Checkers(at, without)
 			if !slices.Equal(after[:len(rest)], rest) {
-				t.Fatalf("%d nodes: checkers of %s after %s left = %v, want the remaining checkers %v first", n, at, left, after, rest)
+				t.Fatalf("%d nodes: checkers of %s after %s left = %v, want %v first", n, at, left, after, rest)
 			}
 			if len(rest) < size {
 				moved++
@@ -69,7 +69,7 @@ func TestCheckersSpread(t *testing.T) {
 			}
 		}
 		if n > 0 && moved != load[left] {
-			t.Errorf("%d nodes: addresses with a new checker after a node left = %d, want %d, as many as the node checked", n, moved, load[left])
+			t.Errorf("%d nodes: after a node left, addresses with a new checker = %d, want %d, as many as the node checked", n, moved, load[left])
 		}
 	}
 }

@@ -23,9 +23,9 @@ type Coordinator struct {
 
 	all, exec electorate // the nodes that check, and the nodes among them that may run programs
 	targets   map[balancer.Target]*target
-	alone     map[balancer.Target]bool // the targets that this host decides alone
-	// awaited maps targets to the time when they must be decided again, because a missing vote no
-	// longer counts or the verdict expires.
+	alone     map[balancer.Target]bool // targets that this host decides alone
+	// awaited maps targets to when they must be decided again, because a missing vote no longer
+	// counts or the verdict expires.
 	awaited map[balancer.Target]time.Time
 	turned  []balancer.Target // targets of alone that Judge must visit
 
@@ -39,20 +39,19 @@ type Coordinator struct {
 type target struct {
 	subject  health.Subject
 	checkers []balancer.NodeName
-	// missing maps checkers without a vote to the time since which the vote has been missing.
-	// timedOut lists the checkers that no longer count, because their vote has been missing for too
-	// long.
+	// missing maps checkers without a vote to since when the vote has been missing. timedOut lists
+	// the checkers that no longer count, because their vote has been missing for too long.
 	missing  map[balancer.NodeName]time.Time
 	timedOut []balancer.NodeName
-	// since is the time of the verdict, and lasted is the duration of the previous verdict, as far
-	// as this host knows.
+	// since is when the verdict was reached, and lasted is how long the previous verdict lasted, as
+	// far as this host knows.
 	verdict balancer.Verdict
 	since   time.Time
 	lasted  time.Duration
 	// judged reports whether votes were counted before.
 	judged bool
-	// unchecked is the time since which no node checks the target. Zero means that a node checks
-	// it, or that the board can't be read.
+	// unchecked is since when no node checks the target. Zero means that a node checks it, or that
+	// the board can't be read.
 	unchecked time.Time
 }
 
@@ -71,19 +70,20 @@ type Round struct {
 	// share (Subject.Fleet is false).
 	Wanted snap.Map[balancer.Target, health.Subject]
 	Board  Board
-	// Waiting reports whether the board is being read for the first time. Nothing is decided yet.
+	// Waiting reports whether the board is being read for the first time. Until that is finished,
+	// nothing is decided.
 	Waiting bool
 	// Alone reports whether the board is unreliable, so this host decides everything.
 	Alone bool
 	// Exec reports whether this host may run the programs of the fleet's exec checks.
 	Exec bool
-	// Now is the current time. VoteDelay is the maximum time that a vote needs to reach the board
-	// after the checks.
+	// Now is the current time. VoteDelay limits how long after the checks a vote may take to reach
+	// the board.
 	Now       time.Time
 	VoteDelay time.Duration
 }
 
-// New returns the coordinator of the host with this name.
+// New returns the coordinator for the host with this name.
 func New(self balancer.NodeName) *Coordinator {
 	return &Coordinator{self: self, targets: map[balancer.Target]*target{}, alone: map[balancer.Target]bool{}, awaited: map[balancer.Target]time.Time{}}
 }
@@ -176,7 +176,7 @@ func (c *Coordinator) setTarget(t balancer.Target, change snap.Change[health.Sub
 }
 
 // Overdue reports whether a vote has been missing for so long, or a target unchecked for so long,
-// that another call of Assign is due.
+// that another call to Assign is due.
 func (c *Coordinator) Overdue(now time.Time) bool {
 	for _, due := range c.awaited {
 		if !now.Before(due) {
@@ -186,8 +186,8 @@ func (c *Coordinator) Overdue(now time.Time) bool {
 	return false
 }
 
-// countCheckers returns the number of a target's checkers that count, which excludes checkers whose
-// votes have been missing for too long. While the board can't be read, all checkers count.
+// countCheckers returns how many of a target's checkers count. Checkers whose votes have been
+// missing for too long do not count, but while the board can't be read, all checkers count.
 func (c *Coordinator) countCheckers(t balancer.Target, s *target) int {
 	r, silent := &c.round, s.missing
 	s.missing, s.timedOut = nil, nil
@@ -243,8 +243,8 @@ func (c *Coordinator) settle(t balancer.Target, s *target) {
 	c.publish(t, s)
 }
 
-// forget makes a target's verdict unknown if no node checks the target. It waits as long as for a
-// missing vote, because a node may start to check the target again.
+// forget makes a target's verdict unknown if no node checks the target. It first waits as long as
+// for a missing vote, because a node may start to check the target again.
 func (c *Coordinator) forget(t balancer.Target, s *target, checked bool) {
 	if checked || c.round.Alone || c.round.Waiting || s.verdict == balancer.HealthUnknown {
 		s.unchecked = time.Time{}
@@ -262,9 +262,8 @@ func (c *Coordinator) forget(t balancer.Target, s *target, checked bool) {
 	s.setVerdict(balancer.HealthUnknown, c.round.Now)
 }
 
-// decide sets the verdict of a target from the votes. If this host counts the votes for the first
-// time, the time of a new verdict is when the votes became a majority. Otherwise it is the current
-// time.
+// decide sets a target's verdict from the votes. A new verdict's time is the current time, or when
+// the votes became a majority if this host counts them for the first time.
 func (c *Coordinator) decide(s *target, counting int, votes, others []Vote) {
 	v, since := Decide(s.verdict, counting, votes, others)
 	if s.judged || s.verdict != balancer.HealthUnknown || since.After(c.round.Now) {
@@ -276,8 +275,7 @@ func (c *Coordinator) decide(s *target, counting int, votes, others []Vote) {
 	s.judged = !c.round.Waiting
 }
 
-// adopt sets the verdict of a target to the verdict of this host's own checks, if they have a
-// verdict.
+// adopt sets a target's verdict to the verdict of this host's own checks, if they have one.
 func (c *Coordinator) adopt(t balancer.Target, s *target) {
 	if v, ok := c.own.Get(t); ok && v != s.verdict {
 		s.setVerdict(v, c.round.Now)
@@ -302,7 +300,7 @@ func (c *Coordinator) follow(t balancer.Target) {
 	}
 }
 
-// Judge returns the verdicts on all targets. The map own has the verdicts of this host's own
+// Judge returns the verdicts on all targets. The map own holds the verdicts of this host's own
 // checks.
 func (c *Coordinator) Judge(own snap.Map[balancer.Target, balancer.Verdict]) snap.Map[balancer.Target, balancer.Verdict] {
 	before := c.own
@@ -323,7 +321,7 @@ func (c *Coordinator) Len() int { return len(c.targets) }
 // Has reports whether the fleet checks a target.
 func (c *Coordinator) Has(t balancer.Target) bool { return c.targets[t] != nil }
 
-// judge applies the verdict of this host's own checks of a target. It does nothing if the fleet
+// judge applies the verdict of this host's own checks to a target. It does nothing if the fleet
 // decides the verdict.
 func (c *Coordinator) judge(t balancer.Target) {
 	switch s := c.targets[t]; {
@@ -346,14 +344,13 @@ func (c *Coordinator) Shared() snap.Map[balancer.Target, balancer.Verdict] { ret
 
 // Tally is the verdict on one of the fleet's targets, with the votes.
 type Tally struct {
-	// Verdict is the verdict of the fleet, or of this host if Alone.
+	// Verdict is the fleet's verdict, or this host's if Alone is set.
 	Verdict balancer.Verdict
-	// Since is the time when this host adopted the verdict. If the host found a majority on the
-	// board, it is the time when the votes became a majority. Lasted is the duration of the
-	// previous verdict, or 0.
+	// Since is when this host adopted the verdict, or when the votes became a majority if the host
+	// found the majority on the board. Lasted is how long the previous verdict lasted, or 0.
 	Since  time.Time
 	Lasted time.Duration
-	// Alone reports whether this host decides by its own checks.
+	// Alone reports whether this host decides from its own checks.
 	Alone bool
 	// Checkers lists the nodes that check the target. Votes holds their votes by node. TimedOut
 	// lists the checkers that do not count, because their votes have been missing for too long.

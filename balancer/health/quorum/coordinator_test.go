@@ -28,8 +28,7 @@ type model struct {
 	self    balancer.NodeName
 	verdict map[balancer.Target]balancer.Verdict
 	silent  map[quorum.VoteKey]time.Time
-	// unchecked maps each target that no node may check to the time since which this has been the
-	// case.
+	// unchecked maps each target that no node may check to since when no node may check it.
 	unchecked map[balancer.Target]time.Time
 }
 
@@ -113,8 +112,8 @@ func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects
 	return mine, must, out
 }
 
-// TestIncrementalCoordinator runs random histories. After each step, the results of the coordinator
-// must equal the results of the model, which computes everything from scratch.
+// TestIncrementalCoordinator applies random changes. After each change, the coordinator's results
+// must equal the model's, which computes everything from scratch.
 func TestIncrementalCoordinator(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 6))
@@ -284,7 +283,7 @@ func (a *assembly) writeUntilStable(each func(balancer.NodeName, verdicts)) {
 }
 
 // TestVerdictDuringHostChanges adds and removes hosts while one host finds every target down. There
-// are always at least three hosts, so no host may ever regard a target as down that is up. When the
+// are always at least three hosts, so no host may ever regard a target that is up as down. When the
 // board is stable, all hosts must agree on the true state of each target, and each target must have
 // three votes.
 func TestVerdictDuringHostChanges(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 )
 
 // Decide returns the verdict on a target from the votes of its checkers. The parameter checkers is
-// their number, before is the current verdict, and others are the votes of former checkers. The
-// result since is the time when the votes decided. If the current verdict stays for lack of a
-// decision, since is zero.
+// their number, before is the current verdict, and others are former checkers' votes. The result
+// since is when the votes decided. It is zero if the current verdict stays because the votes do not
+// decide.
 func Decide(before balancer.Verdict, checkers int, votes, others []Vote) (verdict balancer.Verdict, since time.Time) {
 	counting := checkers - len(votesFor(votes, balancer.HealthUnknown))
 	need := counting/2 + 1
@@ -28,8 +28,8 @@ func Decide(before balancer.Verdict, checkers int, votes, others []Vote) (verdic
 	return guess(need, slices.Concat(votes, others))
 }
 
-// older breaks a tie in favour of the older vote. It ignores the current verdict. Otherwise, hosts
-// with different verdicts would disagree until the tie ends.
+// older breaks a tie in favour of the older vote. It ignores the current verdict. If it considered
+// that, hosts with different verdicts would disagree until the tie ends.
 func older(up, down []Vote) (balancer.Verdict, time.Time) {
 	if up[0].Since.Before(down[0].Since) {
 		return balancer.HealthUp, up[0].Since
@@ -37,8 +37,8 @@ func older(up, down []Vote) (balancer.Verdict, time.Time) {
 	return balancer.HealthDown, down[0].Since
 }
 
-// guess returns the verdict of most votes, or unknown if there is a tie or there are fewer than
-// need votes. Decide calls it on hosts that have no verdict yet.
+// guess returns the verdict with the most votes, or unknown if there is a tie or there are fewer
+// than need votes. Decide calls it on hosts that have no verdict yet.
 func guess(need int, votes []Vote) (balancer.Verdict, time.Time) {
 	up, down := votesFor(votes, balancer.HealthUp), votesFor(votes, balancer.HealthDown)
 	switch {

@@ -11,7 +11,7 @@ import (
 )
 
 // ballots parses a list of votes such as "u5 d7". The letter is u (up), d (down) or a (abstention),
-// and the number is the time of the vote in seconds.
+// and the number is when the vote was cast, in seconds.
 func ballots(text string) []quorum.Vote {
 	var all []quorum.Vote
 	for word := range strings.FieldsSeq(text) {
@@ -24,7 +24,7 @@ func ballots(text string) []quorum.Vote {
 }
 
 // TestDecide calls Decide with votes, with and without an earlier verdict, and with and without
-// votes of former checkers. Decide must return the listed verdict, with the listed time.
+// votes of former checkers. Decide must return the listed verdict and time.
 func TestDecide(t *testing.T) {
 	const none = balancer.HealthUnknown
 	const up, down = balancer.HealthUp, balancer.HealthDown

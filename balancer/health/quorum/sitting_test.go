@@ -38,10 +38,10 @@ func (s *sitting) after(d time.Duration, votes string) quorum.Tally {
 	return standing
 }
 
-// TestVerdictSince reads the time since which a verdict holds. For a host that starts, this must be
-// the time when the votes agreed, but not a time in the future if a clock is ahead. For a host that
-// sees the verdict change, it must be the current time, regardless of the age of the votes. While
-// the board is unreachable, it must not change.
+// TestVerdictSince reads a verdict's Since. For a host that starts, it must be when the votes
+// agreed, but never in the future, even if a clock is ahead. For a host that sees the verdict
+// change, it must be the current time, however old the votes are. While the board is unreachable,
+// it must not change.
 func TestVerdictSince(t *testing.T) {
 	const second = time.Second
 	check := func(what string, s quorum.Tally, want balancer.Verdict, since int64, lasted time.Duration) {
@@ -69,7 +69,7 @@ func TestVerdictSince(t *testing.T) {
 
 // TestMissingVotes deletes votes. A checker without a vote must count as a checker until it has had
 // enough time to vote, and again as soon as it votes. If no checker votes, each host must decide
-// alone. Time during which the board is unreachable must not count as time to vote.
+// alone. While the board is unreachable, the time to vote must not run.
 func TestMissingVotes(t *testing.T) {
 	const limit = 3*2*time.Second + time.Second + 5*time.Second // fall x interval + timeout + VoteDelay
 	s := newSitting(2)
@@ -99,7 +99,7 @@ func TestMissingVotes(t *testing.T) {
 }
 
 // TestNoNodeMayCheck forbids the last node that may run programs to run them. The target's verdict
-// must stay until the node has had enough time to permit them again, and also while the board is
+// must stay until the node has had enough time to permit programs again, and while the board is
 // unreachable. Afterwards, the verdict must become unknown.
 func TestNoNodeMayCheck(t *testing.T) {
 	const limit = 3*2*time.Second + time.Second + 5*time.Second // rise x interval + timeout + VoteDelay
@@ -127,7 +127,7 @@ func TestNoNodeMayCheck(t *testing.T) {
 	s.round.Alone = false
 	check("with the board", time.Second, balancer.HealthDown)
 	if !s.Overdue(s.round.Now.Add(limit)) {
-		t.Error("Overdue() = false when the time has passed, want true")
+		t.Error("Overdue() = false after the time limit, want true")
 	}
 	check("at the end", limit, balancer.HealthUnknown)
 	s.round.Board.Nodes = programs
