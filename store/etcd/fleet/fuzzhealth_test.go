@@ -6,7 +6,7 @@ import (
 )
 
 // FuzzHealth decodes arbitrary values under arbitrary keys of the fleet's health checks. Encoding
-// and decoding a valid key or vote again must not change it, except for a cause that is too long.
+// and decoding a valid key or vote must not change it, except for a cause that is too long.
 func FuzzHealth(f *testing.F) {
 	for key, text := range map[string]string{
 		"n1/live":                `{"version":1,"exec":true}`,
@@ -33,7 +33,7 @@ func FuzzHealth(f *testing.F) {
 		if p.checker != nil {
 			again, err := encodeChecker(*p.checker)
 			if q, err2 := readHealth(keys, keys.HealthLive(node), again); err != nil || err2 != nil || q.voteKey != p.voteKey || *q.checker != *p.checker {
-				t.Fatalf("%+v after encoding and decoding = %+v, %v, %v, want no change", p, q, err, err2)
+				t.Fatalf("%+v: after encoding and decoding = %+v, %v, %v, want no change", p, q, err, err2)
 			}
 			return
 		}

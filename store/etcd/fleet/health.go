@@ -16,10 +16,10 @@ import (
 //	NODE/live              the node takes part: checkerText
 //	NODE/SERVICE/ADDRESS   the node's result for a target: voteText
 //
-// Each node has its own folder, so its role can't write in the name of another node.
+// Each node has its own folder, so its etcd role can't write on behalf of another node.
 
-// healthVersion is the version of both texts. Fields may be added without a new version. A text of
-// another version is ignored.
+// healthVersion is the version of both texts. Fields may be added without a new version. Texts with
+// another version are ignored.
 const healthVersion = 1
 
 type checkerText struct {
@@ -36,7 +36,7 @@ type voteText struct {
 
 const abstains balancer.Verdict = "unknown"
 
-// precision is the precision of the times of votes.
+// precision is the precision of votes' timestamps.
 const precision = time.Millisecond
 
 // maxCause is the maximum length of a written cause, in bytes.
@@ -65,8 +65,7 @@ type posted struct {
 	vote    *quorum.Vote
 }
 
-// healthKey parses a key below health/. For the key of the node itself, the target is the zero
-// value.
+// healthKey parses a key below health/. For the node's own key, the target is the zero value.
 func healthKey(k schema.Keys, key string) (quorum.VoteKey, error) {
 	node, rest, _ := strings.Cut(strings.TrimPrefix(key, k.Prefix+schema.HealthFolder), "/")
 	if err := schema.CheckNode(node); err != nil {

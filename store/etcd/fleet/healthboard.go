@@ -21,7 +21,7 @@ type BoardOptions struct {
 	client.Config
 	// Log receives keys that can't be parsed. It may be nil.
 	Log *slog.Logger
-	// Patience is the duration after which an outage of etcd is published. The default is 2 s.
+	// Patience is how long an outage of etcd must last before it is published. The default is 2 s.
 	Patience time.Duration
 	// Timing holds the intervals of the connection. If nil, the default intervals are used.
 	Timing *client.Timing
@@ -29,11 +29,11 @@ type BoardOptions struct {
 
 const (
 	boardPatience = 2 * time.Second
-	// boardQuiet is the time for which changes are collected before they are published.
+	// boardQuiet is how long changes are collected before they are published.
 	boardQuiet = 10 * time.Millisecond
 )
 
-// HealthBoard follows the votes of a fleet (PREFIX/health/) on its own connection, so nodes without
+// HealthBoard follows a fleet's votes (PREFIX/health/) on its own connection, so nodes without
 // fleet checks do not receive them.
 type HealthBoard struct {
 	options BoardOptions
@@ -41,8 +41,8 @@ type HealthBoard struct {
 	timing  client.Timing
 }
 
-// NewHealthBoard returns a board that connects when Watch runs. It returns an error if the options
-// are invalid.
+// NewHealthBoard returns a board that connects when Watch is called. It returns an error if the
+// options are invalid.
 func NewHealthBoard(o BoardOptions) (*HealthBoard, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("following the fleet's health checks: %w", err)
@@ -56,9 +56,9 @@ func NewHealthBoard(o BoardOptions) (*HealthBoard, error) {
 }
 
 // Watch publishes the current board, and publishes it again after each change, until ctx ends. Each
-// board comes with the error of the connection, or nil. While etcd is unavailable, Watch publishes
-// the last board with Connected set to false. If etcd can't be reached at the start, Watch
-// publishes an empty board after Patience. publish must not block.
+// board comes with the connection's error, or nil. While etcd is unavailable, Watch publishes the
+// last board with Connected set to false. If etcd can't be reached at the start, Watch publishes an
+// empty board after Patience. The function publish must not block.
 func (h *HealthBoard) Watch(ctx context.Context, publish func(quorum.Board, error)) {
 	messages := make(chan client.Message, 16)
 	scopes := []client.Scope{client.Folder(h.keys.Prefix + schema.HealthFolder)}
@@ -70,17 +70,17 @@ func (h *HealthBoard) Watch(ctx context.Context, publish func(quorum.Board, erro
 	w.loop(ctx, messages)
 }
 
-// boardWatch is a run of Watch. Only the goroutine of Watch may use it.
+// boardWatch is the state of one call to Watch. Only Watch's goroutine may use it.
 type boardWatch struct {
 	*HealthBoard
 	publish func(quorum.Board, error)
 
 	board quorum.Board
-	// next is the board that a full reading builds.
+	// next is the board that a full read builds.
 	next quorum.Board
 	err  error
-	// lost is the time when the connection was lost. changed is the time of the first unpublished
-	// change. Either time is zero if there is nothing to publish.
+	// lost is when the connection was lost. changed is when the first unpublished change arrived.
+	// Each is zero if there is nothing to publish.
 	lost, changed time.Time
 }
 
@@ -116,7 +116,7 @@ func (w *boardWatch) due() time.Duration {
 func (w *boardWatch) publishDue() {
 	now := w.timing.Now()
 	away := !w.lost.IsZero() && now.Sub(w.lost) >= w.options.Patience
-	unread := !w.board.Connected && !w.lost.IsZero() // the first reading is in progress, and patience has not passed
+	unread := !w.board.Connected && !w.lost.IsZero() // the first read is in progress, and patience has not passed
 	if !away && (unread || w.changed.IsZero() || now.Sub(w.changed) < boardQuiet) {
 		return
 	}
@@ -168,7 +168,6 @@ func (w *boardWatch) process(m client.Message) {
 	}
 }
 
-// noteChange records that the board must be published.
 func (w *boardWatch) noteChange() {
 	if w.changed.IsZero() {
 		w.changed = w.timing.Now()

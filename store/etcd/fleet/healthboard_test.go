@@ -12,8 +12,8 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// TestBoardIsRead reads a large board slowly, page by page. As long as pages arrive, this must not
-// count as an outage of etcd.
+// TestBoardIsRead reads a large board slowly, page by page. As long as pages arrive, the slow read
+// must not count as an outage.
 func TestBoardIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		updates := make(chan bool, 16)

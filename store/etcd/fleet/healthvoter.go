@@ -24,14 +24,14 @@ type HealthVoter struct {
 	lease *client.Lease
 	node  string
 	wake  wake.Signal // sent if there is something to write
-	// Report receives the reason why the node's votes are not in etcd, or nil if they are. The
-	// goroutine of Run calls it after each change. It may be nil.
+	// Report receives the reason why the node's votes are not in etcd, or nil if they are. Run's
+	// goroutine calls it after each change. It may be nil.
 	Report func(error)
-	// Former is the lease of an earlier run of this daemon that crashed, or 0. The first write
-	// removes its votes without waiting for the lease to expire.
+	// If an earlier run of this daemon crashed, Former is that run's lease. Otherwise it is 0. The
+	// first write removes its votes without waiting for the lease to expire.
 	Former int64
 	// Granted receives each lease before any key is written with it. It should be the Former of the
-	// next run. The goroutine of Run calls it. It may be nil.
+	// next run. Run's goroutine calls it. It may be nil.
 	Granted func(lease int64)
 
 	mu    sync.Mutex // guards live, votes and board
@@ -44,7 +44,7 @@ type HealthVoter struct {
 	written        snap.Map[balancer.Target, *quorum.Vote]
 	writtenUnder   int64
 	writtenChecker []byte
-	// writtenAt is the time of the last write.
+	// writtenAt is when keys were last written.
 	writtenAt time.Time
 }
 
@@ -57,7 +57,7 @@ const (
 )
 
 // HealthVoter returns a voter that does nothing until Run is called. If a daemon crashes, its votes
-// are removed after ttl, rounded up to seconds.
+// are removed after ttl, rounded up to whole seconds.
 func (r *Registry) HealthVoter(node string, live quorum.Checker, ttl time.Duration) (*HealthVoter, error) {
 	if err := schema.CheckNode(node); err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func (v *HealthVoter) Set(live quorum.Checker, votes snap.Map[balancer.Target, *
 	}
 }
 
-// SetBoard passes the current board to the voter. If the board shows that votes of this node are
+// SetBoard passes the current board to the voter. If the board shows that this node's votes are
 // missing or different, they are written again, because another client has removed them or etcd was
 // restored. It never blocks.
 func (v *HealthVoter) SetBoard(b quorum.Board) {
@@ -165,8 +165,8 @@ func (v *HealthVoter) writeChecker(ctx context.Context, live quorum.Checker) err
 	return nil
 }
 
-// replaceFormer moves the node's own key from the former lease to this lease, and removes the votes
-// of the former lease, in a single transaction. So the node never seems to be missing, and never
+// replaceFormer moves the node's own key from the former lease to this lease, and removes the
+// former lease's votes, in a single transaction. So the node never seems to be missing, and never
 // has votes without a voter.
 func (v *HealthVoter) replaceFormer(ctx context.Context, first []*etcdserverpb.RequestOp) (*client.Foreign, error) {
 	key := v.lease.Key

@@ -15,9 +15,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// hostAddresses publishes the addresses of a node (hosts/NODE). They are written separately,
-// because a role from an earlier version of vipd has no right to this key, and its node must still
-// be visible.
+// hostAddresses publishes a node's addresses (hosts/NODE). They are written separately, because a
+// role from an earlier version of vipd may not write this key, and its node must still be visible.
 type hostAddresses struct {
 	key  string
 	wake wake.Signal // sent if there is a text to write
@@ -27,7 +26,7 @@ type hostAddresses struct {
 	large  error      // the reason why the newest addresses can't be published, or nil
 	denied error      // the reason why etcd refuses the addresses, or nil
 
-	// written is the text that etcd has. under is the ID of its lease. Both belong to Run.
+	// written is the text in etcd, and under is the ID of its lease. Only Run may use them.
 	written []byte
 	under   int64
 }

@@ -38,7 +38,7 @@ const (
 	NodeGone     = "gone"
 )
 
-// Ready reports whether the node serves its first complete state. A node that has only a
+// Ready reports whether the node has applied its first complete state. A node that has only a
 // configuration counts as gone.
 func (n *Node) Ready() string {
 	switch {
@@ -62,7 +62,7 @@ type Registry struct {
 func NewRegistry(c *client.Client) *Registry { return &Registry{c, c.Keys} }
 
 // Nodes returns all nodes that exist or are configured, sorted by name. The result revision is the
-// revision of the last change to the keys that all nodes follow. It is 0 if the user may not read
+// revision at which the keys that all nodes follow last changed. It is 0 if the user may not read
 // all of these keys. A removed endpoint or override leaves no key, so its removal counts only after
 // the next change.
 func (r *Registry) Nodes(ctx context.Context) (nodes []Node, revision int64, err error) {
@@ -75,7 +75,7 @@ func (r *Registry) Nodes(ctx context.Context) (nodes []Node, revision int64, err
 	return nodes, revision, err
 }
 
-// newest returns the revision of the last change to the keys that all nodes follow. It also reads
+// newest returns the revision at which the keys that all nodes follow last changed. It also reads
 // the history, because the history contains removed services.
 func (r *Registry) newest(ctx context.Context) (revision int64, err error) {
 	for _, s := range append(client.Scopes(r.keys, ""), client.Folder(r.keys.Prefix+schema.HistoryFolder)) {
@@ -159,9 +159,9 @@ func (n *Node) read(key string, kv *mvccpb.KeyValue) {
 	}
 }
 
-// SetNode changes the configuration of a node. edit receives the current configuration, or the zero
-// value if it does not exist, and returns the new configuration. Fields of a newer version are
-// preserved. edit may be called again if another client writes at the same time.
+// SetNode changes a node's configuration. The function edit receives the current configuration, or
+// the zero value if there is none, and returns the new configuration. Fields from newer versions
+// are preserved. SetNode may call edit again if another client writes at the same time.
 func (r *Registry) SetNode(ctx context.Context, name string, edit func(schema.NodeConfig) schema.NodeConfig) (client.Result, error) {
 	if err := schema.CheckNode(name); err != nil {
 		return client.Result{}, err

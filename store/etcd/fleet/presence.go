@@ -23,25 +23,25 @@ type Presence struct {
 	statusKey string
 	live      []byte
 	wake      wake.Signal // sent if there is a status to write
-	// Report receives the reason why the node is not in etcd, or nil if it is. The goroutine of Run
+	// Report receives the reason why the node is not in etcd, or nil if it is. Run's goroutine
 	// calls it after each change. It may be nil.
 	Report func(error)
 
 	mu     sync.Mutex // guards status
 	status *schema.NodeStatus
 
-	// The fields below belong to Run. encoded is the encoded status. It is kept because encoding
+	// The fields below belong to Run. encoded is the encoded status. It is stored because encoding
 	// many drains takes long, and must not delay the lease twice.
 	encoded encodedStatus
-	// written is the status that etcd has, without its time, or nil.
+	// written is the status in etcd, without its time, or nil.
 	written []byte
-	// took is the duration of the last write.
+	// took is how long the last write took.
 	took time.Duration
 }
 
-// statusPause is the minimum time between two writes of a status. If etcd is slow because a large
-// fleet writes at the same time, the pause is statusShare times the duration of the last write, but
-// at most statusSlowest.
+// statusPause is the minimum time between writes of a status. If etcd is slow because a large fleet
+// writes at the same time, the pause is statusShare times the duration of the last write, but at
+// most statusSlowest.
 const (
 	statusPause   = time.Second
 	statusShare   = 5
@@ -68,8 +68,8 @@ func (r *Registry) Presence(node string, live schema.NodeLive, ttl time.Duration
 	return p, nil
 }
 
-// SetStatus sets the status of the node. If the newest status differs, it is written, at most once
-// a second, and less often if etcd is slow. It never blocks.
+// SetStatus sets the node's status. If the newest status differs from the written status, it is
+// written, but at most once a second, and less often if etcd is slow. It never blocks.
 func (p *Presence) SetStatus(s schema.NodeStatus) {
 	p.mu.Lock()
 	p.status = &s
@@ -89,7 +89,7 @@ func (p *Presence) minPause() time.Duration {
 	return min(max(statusPause, statusShare*p.took), statusSlowest)
 }
 
-// write writes the keys of the node that are missing from etcd or have changed.
+// write writes the node's keys that are missing from etcd or have changed.
 func (p *Presence) write(ctx context.Context) error {
 	p.mu.Lock()
 	status := p.status

@@ -1,4 +1,4 @@
-// Package schema defines the names of the keys in etcd. It decodes and encodes their values.
+// Package schema defines the names of the keys in etcd. It also decodes and encodes their values.
 //
 //	PREFIX/services/NAME               a service, as JSON
 //	PREFIX/endpoints/SERVICE/ID        an endpoint, usually under a lease

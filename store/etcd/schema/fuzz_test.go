@@ -10,7 +10,8 @@ import (
 )
 
 // FuzzValue decodes arbitrary values under arbitrary keys. If a key is valid, encoding and decoding
-// it again must return the same key. The same must hold for the definition of a valid service.
+// it must return an equal key. If a service definition is valid, encoding and decoding it must
+// return an equal service.
 func FuzzValue(f *testing.F) {
 	for key, text := range map[string]string{
 		"services/web":               `{"vips":["10.96.0.10","auto"],"ports":[{"name":"http","port":80}],"health":{"type":"http"},"idle_timeout":"1m"}`,
@@ -44,11 +45,11 @@ func FuzzValue(f *testing.F) {
 			key = keys.NodeConfig(s.Node)
 		}
 		if again, err := keys.Parse(key); err != nil || again != s {
-			t.Fatalf("key %+v encoded as %q and decoded = %+v, %v, want the same key", s, key, again, err)
+			t.Fatalf("key %+v encoded as %q, decoded = %+v, %v, want the same key", s, key, again, err)
 		}
 		value, problems := DecodeValue(s, text, balancer.Origin{Key: key}, nil)
 		if value == nil && len(problems) == 0 {
-			t.Fatal("DecodeValue returns neither a value nor a problem, want one of them")
+			t.Fatal("DecodeValue returns neither a value nor a problem")
 		}
 		if service, ok := value.(*balancer.Service); ok {
 			again, err := Encode(balancer.EncodeService(service))

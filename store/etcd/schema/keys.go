@@ -52,7 +52,7 @@ const (
 // Service returns the key of a service.
 func (k Keys) Service(name balancer.Name) string { return k.Prefix + ServiceFolder + string(name) }
 
-// Endpoint returns the key of an endpoint that is published apart from its service.
+// Endpoint returns the key of an endpoint that is registered separately from its service.
 func (k Keys) Endpoint(id balancer.EndpointID) string {
 	return k.Prefix + EndpointFolder + string(id.Service) + "/" + id.ID
 }
@@ -65,7 +65,7 @@ func (k Keys) Override(t balancer.Target) string {
 // VIP returns the key of an allocated address.
 func (k Keys) VIP(a netip.Addr) string { return k.Prefix + VIPFolder + a.String() }
 
-// Policy returns the key of the settings of an address.
+// Policy returns the key of an address's settings.
 func (k Keys) Policy(a netip.Addr) string { return k.Prefix + PolicyFolder + a.String() }
 
 // Pool returns the key of a pool of addresses.
@@ -85,7 +85,7 @@ func (k Keys) Host(node string) string { return k.Prefix + HostFolder + node }
 
 func (k Keys) nodeKey(node, key string) string { return k.Prefix + NodeFolder + node + "/" + key }
 
-// HealthLive returns the key that exists while the node takes part in the fleet's health checks.
+// HealthLive returns the key that exists while a node takes part in the fleet's health checks.
 func (k Keys) HealthLive(node string) string { return k.HealthOf(node) + LiveName }
 
 // HealthOf returns the folder of a node's health checks.
@@ -107,22 +107,22 @@ func (k Keys) Pending() string { return k.Prefix + "/pending" }
 // Secrets returns the key of the heartbeat keys.
 func (k Keys) Secrets() string { return k.Prefix + OwnershipFolder + "key" }
 
-// EndpointsOf returns the folder of the endpoints of a service.
+// EndpointsOf returns the folder of a service's endpoints.
 func (k Keys) EndpointsOf(name balancer.Name) string {
 	return k.Prefix + EndpointFolder + string(name) + "/"
 }
 
-// OverridesOf returns the folder of the overrides of a service.
+// OverridesOf returns the folder of a service's overrides.
 func (k Keys) OverridesOf(name balancer.Name) string {
 	return k.Prefix + OverrideFolder + string(name) + "/"
 }
 
-// HistoryOf returns the folder of the last texts of a service.
+// HistoryOf returns the folder of a service's history.
 func (k Keys) HistoryOf(name balancer.Name) string {
 	return k.Prefix + HistoryFolder + string(name) + "/"
 }
 
-// History returns the key of a text in the history of a service.
+// History returns the key of an entry in a service's history.
 func (k Keys) History(name balancer.Name, n int) string { return k.HistoryOf(name) + strconv.Itoa(n) }
 
 // kind is the kind of object that a key is about.
@@ -153,11 +153,11 @@ type Subject struct {
 	OfPool balancer.Name
 }
 
-// maxID is the maximum length of the ID of an endpoint or the name of a node, in bytes.
+// maxID is the maximum length of an endpoint's ID or a node's name, in bytes.
 const maxID = 253
 
-// Parse parses a key that a Source follows. If it returns an error, the subject contains the
-// service if the service is known.
+// Parse parses a key that a Source follows. Even if it returns an error, the subject contains the
+// service if that is known.
 func (k Keys) Parse(key string) (Subject, error) {
 	if key == k.Pending() {
 		return Subject{Kind: PendingKind}, nil
@@ -185,7 +185,7 @@ func (k Keys) Parse(key string) (Subject, error) {
 	return k.parseOfService(key, folder, rest)
 }
 
-// parseOfService parses a key in which the name of a service follows the folder.
+// parseOfService parses a key in which a service's name follows the folder.
 func (k Keys) parseOfService(key, folder, rest string) (Subject, error) {
 	name, id, deeper := strings.Cut(rest, "/")
 	s := Subject{Of: balancer.Name(name)}
@@ -217,7 +217,7 @@ func (k Keys) parseOfService(key, folder, rest string) (Subject, error) {
 	return s, nil
 }
 
-// ParseVIP parses the last part of the key of an address.
+// ParseVIP parses the last part of an address's key.
 func ParseVIP(address string) (Subject, error) {
 	a, err := decode.ParseAddr(address)
 	switch {
@@ -240,18 +240,18 @@ func parseNode(key, rest string) (Subject, error) {
 	return Subject{Kind: NodeConfigKind, Node: node}, nil
 }
 
-// CheckID returns the mistake in the ID of an endpoint, or nil.
+// CheckID returns the mistake in an endpoint's ID, or nil.
 func CheckID(id string) error {
 	return checkPart(id, "an endpoint needs an ID: endpoints/SERVICE/ID", "ID", "an endpoint")
 }
 
-// CheckNode returns the mistake in the name of a node, or nil.
+// CheckNode returns the mistake in a node's name, or nil.
 func CheckNode(name string) error {
 	return checkPart(name, "a node needs a name", "name", "a node")
 }
 
-// checkPart returns the mistake in a part of a key, or nil. what and owner describe the part for
-// the error.
+// checkPart returns the mistake in a part of a key, or nil. The parameters what and owner describe
+// the part in the error.
 func checkPart(text, missing, what, owner string) error {
 	switch {
 	case text == "":

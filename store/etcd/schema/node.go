@@ -9,17 +9,17 @@ import (
 	"vipd/balancer/decode"
 )
 
-// NodeConfig is the configuration of a node in etcd (nodes/NODE/config). It overrides the node's
-// own file.
+// NodeConfig is a node's configuration in etcd (nodes/NODE/config). It overrides the node's own
+// file.
 type NodeConfig struct {
-	// Mode is the mode of the node: auto, ipvs, nftables, iptables or userspace. If empty, the mode
-	// of the node's file applies.
+	// Mode is the node's mode: auto, ipvs, nftables, iptables or userspace. If empty, the mode in
+	// the node's configuration file applies.
 	Mode string `toml:"mode" json:"mode,omitempty"`
-	// Zone is the zone of the node. If empty, the zone of the node's file applies.
+	// Zone is the node's zone. If empty, the zone in the node's configuration file applies.
 	Zone string `toml:"zone" json:"zone,omitempty"`
-	// Standby reports whether the node must hand over its owned VIPs to other nodes and own none.
+	// Standby reports whether the node must hand over its VIPs to other nodes, and own no VIPs.
 	Standby bool `toml:"standby" json:"standby,omitempty"`
-	// By and Reason are the author and the reason of the last change.
+	// By and Reason record who made the last change, and why.
 	By     string `toml:"by" json:"by,omitempty"`
 	Reason string `toml:"reason" json:"reason,omitempty"`
 }
@@ -33,31 +33,31 @@ func (c NodeConfig) HasSetting() bool { return c.Mode != "" || c.Zone != "" || c
 type NodeLive struct {
 	// Version is the version of the daemon.
 	Version string `json:"version"`
-	// Started is the start time of the daemon.
+	// Started is when the daemon started.
 	Started time.Time `json:"started"`
 }
 
-// NodeStatus is the status of a node (nodes/NODE/status), with the same lease.
+// NodeStatus is a node's status (nodes/NODE/status), with the same lease.
 type NodeStatus struct {
-	// At is the time of the write. An unchanged status is not written again.
+	// At is when the status was written. An unchanged status is not written again.
 	At time.Time `json:"at"`
 	// Version is the version of the daemon.
 	Version string `json:"version"`
 	// Zone is the zone of the node.
 	Zone string `json:"zone,omitempty"`
 	// Mode is the mode in use, Wanted is the configured mode, and Why is the reason for the mode.
-	// Fallback reports whether Mode is not the wanted mode.
+	// Fallback reports whether Mode differs from the wanted mode.
 	Mode     string `json:"mode"`
 	Wanted   string `json:"wanted"`
 	Why      string `json:"why,omitempty"`
 	Fallback bool   `json:"fallback,omitempty"`
-	// Revision is the revision of etcd up to which services, endpoints and overrides were applied
+	// Revision is the etcd revision up to which services, endpoints and overrides have been applied
 	// in the kernel.
 	Revision int64 `json:"revision"`
-	// Ready reports whether the first complete state was applied in the kernel.
+	// Ready reports whether the first complete state has been applied in the kernel.
 	Ready bool `json:"ready"`
-	// Services, Frontends and Endpoints are counts. Pending counts changes that are not applied
-	// yet. Failing counts changes that were refused.
+	// Services, Frontends and Endpoints are counts. Pending counts changes that have not been
+	// applied yet. Failing counts changes that the kernel refused.
 	Services  int `json:"services"`
 	Frontends int `json:"frontends"`
 	Endpoints int `json:"endpoints"`
@@ -95,7 +95,7 @@ func (c NodeConfig) Check() error {
 }
 
 // DecodeNodeConfig decodes a node's configuration. It returns nil if any part of it is an error,
-// such as the mode of a newer version.
+// such as a newer version's mode.
 func DecodeNodeConfig(fields map[string]any, origin balancer.Origin) (*NodeConfig, []balancer.Problem) {
 	var c NodeConfig
 	problems := readTable(&c, fields, "", origin)

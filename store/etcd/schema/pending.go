@@ -14,19 +14,19 @@ import (
 	"vipd/balancer"
 )
 
-// Pending is a change to services that nodes serve before it is confirmed. Its key is
+// Pending is a change to services that is in effect before it is confirmed. Its key is
 // PREFIX/pending.
 type Pending struct {
 	// By is the author of the change, and Ended is the user who ended it.
 	By    string `json:"by,omitempty"`
 	Ended string `json:"ended,omitempty"`
-	// Since is the time of the change, and Until is the time at which nodes revert it, each by its
-	// own clock. An abort sets Until to Since.
+	// Since is when the change started, and Until is when nodes revert it, each by its own clock.
+	// An abort sets Until to Since.
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"`
-	// Confirmed reports whether the services have been written for all nodes.
+	// Confirmed reports whether the change's services have been written for all nodes.
 	Confirmed bool `json:"confirmed,omitempty"`
-	// On selects the nodes of the change, as in [Pending.Covers].
+	// On selects the nodes that the change is for (see [Pending.Covers]).
 	On []string `json:"on,omitempty"`
 	// Services holds the changed services by name.
 	Services map[balancer.Name]*PendingService `json:"services"`
@@ -35,10 +35,10 @@ type Pending struct {
 	Unread []balancer.Problem `json:"-"`
 }
 
-// PendingService is the pending text of a service.
+// PendingService is a service's pending definition.
 type PendingService struct {
 	Fields map[string]any `json:"fields"`
-	// Base is the revision of the text that this text replaces. It is 0 for a new service.
+	// Base is the revision of the definition that this one replaces, or 0 for a new service.
 	Base int64 `json:"base,omitempty"`
 	// Service is the service that the fields define.
 	Service *balancer.Service `json:"-"`
@@ -74,12 +74,12 @@ func position(node string) float64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(node)) // never fails
 	x := h.Sum64()
-	x ^= x >> 32 // the hash of similar names differs mostly in low bits
+	x ^= x >> 32 // the hashes of similar names differ mostly in low bits
 	x *= 0x9e3779b97f4a7c15
 	return float64(x>>40) / (1 << 24) * 100
 }
 
-// ParseScope parses the nodes of a change: names, zone=ZONE and percentages, separated by commas.
+// ParseScope parses a change's scope: node names, zone=ZONE and percentages, separated by commas.
 func ParseScope(text string) (on []string, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		part = strings.TrimSpace(part)
@@ -102,8 +102,8 @@ func ParseScope(text string) (on []string, err error) {
 	return on, nil
 }
 
-// DecodePending decodes the value of the key. Services with an error are missing from Services. The
-// problems include warnings about the other services.
+// DecodePending decodes the key's value. Services with an error are missing from Services. The
+// problems include warnings about the remaining services.
 func DecodePending(text []byte, origin balancer.Origin, defaults map[string]any) (*Pending, []balancer.Problem) {
 	var raw struct {
 		Pending

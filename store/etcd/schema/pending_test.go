@@ -37,7 +37,7 @@ func TestPendingCovers(t *testing.T) {
 		}
 	}
 	if !(&Pending{}).Covers("n1", "") {
-		t.Error("Covers = false for a change without a scope, want true")
+		t.Error("change without a scope: Covers = false, want true")
 	}
 	for _, text := range []string{"", "n1,", "0%", "101%", "x%", "NaN%", "zone=", "a/b"} {
 		if on, err := ParseScope(text); err == nil {
@@ -59,7 +59,7 @@ func TestPendingCovers(t *testing.T) {
 		}
 		for _, name := range before {
 			if !slices.Contains(covered, name) {
-				t.Fatalf("scope %d%% does not cover %s, want it covered, because a smaller percentage covers it", share, name)
+				t.Fatalf("scope %d%% does not cover %s, although a smaller percentage covers it", share, name)
 			}
 		}
 		before = covered

@@ -12,18 +12,18 @@ import (
 	"vipd/balancer/decode"
 )
 
-// These are the limits of etcd's contents. A user with access to a single key must not be able to
+// These limits apply to etcd's contents. A user with access to a single key must not be able to
 // exhaust the hosts that read it. Other limits, such as balancer.MaxBackends, apply to the
-// definitions in a text.
+// definitions themselves.
 const (
-	// maxServiceText and MaxEntryText are the maximum lengths, in bytes, of the value of a service
-	// and of all other values.
+	// maxServiceText and MaxEntryText are the maximum lengths, in bytes, of a service's value and
+	// of all other values.
 	maxServiceText = 1 << 20
 	MaxEntryText   = 16 << 10
 	// MaxPendingText is the maximum length of a pending change, in bytes.
 	MaxPendingText = maxServiceText
-	// MaxEndpoints is the maximum number of endpoints of a service outside its text, and of its
-	// overrides. If there are more, the oldest are used.
+	// MaxEndpoints is the maximum number of a service's registered endpoints, and of its overrides.
+	// If there are more, the oldest are used.
 	MaxEndpoints = 10_000
 	// MaxAllocated is the maximum number of addresses that a service gets from pools.
 	MaxAllocated = 32
@@ -31,10 +31,10 @@ const (
 	MaxKeys = 1_000_000
 )
 
-// DecodeValue decodes the value of a key. Depending on the kind of key, it returns a
-// *balancer.Service, Endpoint, Override, VIP or Pool, a *NodeConfig, a *Pending, a *balancer.Node,
-// or the name of the service that holds an allocated address. It returns nil if a problem is an
-// error. origin is the key with its revisions.
+// DecodeValue decodes a key's value. Depending on the kind of key, it returns a *balancer.Service,
+// Endpoint, Override, VIP or Pool, a *NodeConfig, a *Pending, a *balancer.Node, or the name of the
+// service that holds an allocated address. It returns nil if a problem is an error. The parameter
+// origin is the key with its revisions.
 func DecodeValue(s Subject, text []byte, origin balancer.Origin, defaults map[string]any) (any, []balancer.Problem) {
 	if len(text) > s.Longest() {
 		return nil, Problem(s.Of, origin, fmt.Sprintf("has %d bytes; at most %d are allowed", len(text), s.Longest()))
@@ -74,8 +74,8 @@ func DecodeValue(s Subject, text []byte, origin balancer.Origin, defaults map[st
 	return nil, Problem(s.Of, origin, "is not a key that this vipd knows")
 }
 
-// DecodeHost decodes the addresses that a node publishes. It does not report fields of newer
-// versions, because otherwise each node would report every other node.
+// DecodeHost decodes the addresses that a node publishes. It does not report unknown fields.
+// Otherwise, each node would report every node with a newer version.
 func DecodeHost(text []byte, origin balancer.Origin) (any, []balancer.Problem) {
 	var n balancer.Node
 	if err := json.Unmarshal(text, &n); err != nil {
@@ -95,7 +95,7 @@ func asInterface[T any](v *T, problems []balancer.Problem) (any, []balancer.Prob
 	return v, problems
 }
 
-// Longest returns the maximum length of the value of a key, in bytes.
+// Longest returns the maximum length of a key's value, in bytes.
 func (s Subject) Longest() int {
 	if s.Kind == ServiceKind || s.Kind == PendingKind {
 		return maxServiceText
@@ -117,7 +117,7 @@ func Problem(service balancer.Name, origin balancer.Origin, text string) []balan
 	return []balancer.Problem{{Severity: balancer.SeverityError, Service: service, Origin: origin, Text: text}}
 }
 
-// readTable decodes fields into a struct. Fields that this version does not know are warnings.
+// readTable decodes fields into a struct. Fields that this version does not know cause warnings.
 func readTable(into any, fields map[string]any, service balancer.Name, origin balancer.Origin) (problems []balancer.Problem) {
 	for _, p := range decode.Into(into, fields) {
 		severity := balancer.SeverityError
@@ -129,7 +129,6 @@ func readTable(into any, fields map[string]any, service balancer.Name, origin ba
 	return problems
 }
 
-// faulty reports whether one of the problems is an error.
 func faulty(problems []balancer.Problem) bool {
 	return slices.ContainsFunc(problems, func(p balancer.Problem) bool { return p.Severity == balancer.SeverityError })
 }
@@ -155,7 +154,7 @@ func decodeOverride(service balancer.Name, fields map[string]any, origin balance
 	return &o, problems
 }
 
-// decodePoolPolicy decodes the settings of a pool's addresses. It returns nil if a setting is an
+// decodePoolPolicy decodes the settings for a pool's addresses. It returns nil if a setting has an
 // error. Mistakes in the pool's networks are reported when an address is allocated.
 func decodePoolPolicy(name balancer.Name, fields map[string]any, origin balancer.Origin) (*balancer.Pool, []balancer.Problem) {
 	p := &balancer.Pool{Name: name, Origin: origin}
