@@ -12,10 +12,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Joined is a source that combines two others: the services of this node, and the services of a
-// fleet. If both define a service, the node's definition is used, and the fleet's endpoints and
-// overrides of that service are ignored. If both have settings for an address, the node's settings
-// are used.
+// Joined is a source that combines two sources: this node's own services, and a fleet's services.
+// If both define a service, the node's definition is used, and the fleet's endpoints and overrides
+// of that service are ignored. If both have settings for an address, the node's settings are used.
 type Joined struct {
 	// Local provides the node's own services. Endpoints and overrides outside a service's
 	// definition are read only from Fleet.
@@ -26,12 +25,12 @@ type Joined struct {
 var _ Source = (*Joined)(nil)
 
 // Watch publishes the combined state until ctx ends, starting when both sources have published. Its
-// revisions are the fleet's, so the node's own services do not affect them. If one source ends,
-// Watch also ends the other.
+// revisions are the fleet's, so the node's own services do not affect them. If one source's Watch
+// returns, Watch also ends the other source.
 func (j *Joined) Watch(ctx context.Context, publish func(Snapshot)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var mu sync.Mutex          // held while publish runs, because calls of publish must not overlap
+	var mu sync.Mutex          // held while publish runs, because calls to publish must not overlap
 	var local, fleet *Snapshot // last snapshots, or nil if nothing was published yet
 	var both joined
 	watch := func(s Source, last **Snapshot) error {
@@ -99,8 +98,8 @@ func (j *joined) next(local, fleet Snapshot) Snapshot {
 	return j.out
 }
 
-// contests returns a problem for each service that both sources define, and for each address for
-// which both sources have settings.
+// contests returns a problem for each service that both sources define, and for each address that
+// has settings in both sources.
 func contests(local, fleet Snapshot) []balancer.Problem {
 	var problems []balancer.Problem
 	for name, own := range local.Services.All() {
@@ -122,9 +121,10 @@ func contests(local, fleet Snapshot) []balancer.Problem {
 	return problems
 }
 
-// follow applies the changes between before and after, two maps of the fleet, to out. It skips keys
-// that the node defines itself. If same is false, the node's own definitions have changed. In this
-// case it returns after, to which the caller must apply these definitions.
+// follow applies the changes between before and after, which are two versions of a map from the
+// fleet, to out. It skips keys that the node defines itself. If same is false, the node's own
+// definitions have changed. In this case it returns after, to which the caller must apply these
+// definitions.
 func follow[K snap.Ordered[K], N snap.Ordered[N], V, O any](
 	out, before, after snap.Map[K, *V], own snap.Map[N, *O], same bool, nameOf func(K) N,
 ) snap.Map[K, *V] {

@@ -167,7 +167,7 @@ func TestJoinedProblems(t *testing.T) {
 		t.Errorf("revision = %d, want the fleet's %d", s.Revision, want)
 	}
 	if s.Connected || s.Err == nil || !strings.Contains(s.Err.Error(), "etcd is away") {
-		t.Errorf("connected = %v, error = %v; want false and the error of the fleet's source", s.Connected, s.Err)
+		t.Errorf("connected = %v, error = %v; want false and the fleet source's error", s.Connected, s.Err)
 	}
 	if len(s.Problems) != 1 || !strings.Contains(s.Problems[0].String(), "/vipd/services/web") || !strings.Contains(s.Problems[0].Text, "/etc/vipd/vipd.toml:3") {
 		t.Errorf("problems = %v, want one that names both definitions", s.Problems)
@@ -216,7 +216,7 @@ func (a away) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 func TestJoinedEnds(t *testing.T) {
 	want := errors.New("it can't go on")
 	j := &store.Joined{Local: newMemory(), Fleet: ending{want}}
-	if err := j.Watch(t.Context(), func(store.Snapshot) { t.Error("a snapshot was published although the fleet was never read, want none") }); !errors.Is(err, want) {
+	if err := j.Watch(t.Context(), func(store.Snapshot) { t.Error("a snapshot was published although the fleet was never read") }); !errors.Is(err, want) {
 		t.Errorf("Watch = %v, want %v", err, want)
 	}
 }

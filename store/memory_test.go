@@ -17,8 +17,8 @@ import (
 )
 
 // memory is a source that a test fills with services, endpoints and overrides. Its methods are safe
-// for concurrent use, before and while Watch runs. The test must not change a value after it has
-// passed the value to a method.
+// for concurrent use, before and while Watch runs. The test must not change a value that it has
+// passed to a method.
 type memory struct {
 	mu       sync.Mutex
 	state    store.Snapshot
@@ -37,8 +37,8 @@ func newMemory() *memory {
 }
 
 // Watch publishes the current state, and the state after each change, until ctx ends. Changes that
-// happen during a call of publish are published together. Several goroutines may call Watch at
-// once.
+// happen during a call to publish are published together. Several goroutines may call Watch at the
+// same time.
 func (s *memory) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	changed := wake.New()
 	s.mu.Lock()
@@ -71,7 +71,6 @@ func (s *memory) Snapshot() store.Snapshot {
 	return s.state
 }
 
-// Set adds or replaces a service.
 func (s *memory) Set(service *balancer.Service) {
 	s.change(func(next *store.Snapshot) {
 		delete(s.problems, service.Name)
@@ -80,7 +79,7 @@ func (s *memory) Set(service *balancer.Service) {
 }
 
 // Define sets a service from the fields of its definition. If the definition has an error, the
-// service does not change. The problems of the definition are published and returned.
+// service does not change. The definition's problems are published and returned.
 func (s *memory) Define(name balancer.Name, fields, defaults map[string]any) []balancer.Problem {
 	origin := balancer.Origin{Key: "memory/" + string(name)}
 	where := func(string) balancer.Origin { return origin }
@@ -94,7 +93,6 @@ func (s *memory) Define(name balancer.Name, fields, defaults map[string]any) []b
 	return problems
 }
 
-// Delete removes a service if it exists.
 func (s *memory) Delete(name balancer.Name) {
 	s.change(func(next *store.Snapshot) {
 		delete(s.problems, name)
@@ -102,22 +100,18 @@ func (s *memory) Delete(name balancer.Name) {
 	})
 }
 
-// SetEndpoint adds or replaces a registered endpoint.
 func (s *memory) SetEndpoint(id balancer.EndpointID, endpoint *balancer.Endpoint) {
 	s.change(func(next *store.Snapshot) { next.Endpoints = put(next.Endpoints, id, endpoint) })
 }
 
-// DeleteEndpoint removes a registered endpoint if it exists.
 func (s *memory) DeleteEndpoint(id balancer.EndpointID) {
 	s.change(func(next *store.Snapshot) { next.Endpoints = next.Endpoints.Delete(id) })
 }
 
-// SetOverride adds or replaces an override.
 func (s *memory) SetOverride(target balancer.Target, override *balancer.Override) {
 	s.change(func(next *store.Snapshot) { next.Overrides = put(next.Overrides, target, override) })
 }
 
-// DeleteOverride removes an override if it exists.
 func (s *memory) DeleteOverride(target balancer.Target) {
 	s.change(func(next *store.Snapshot) { next.Overrides = next.Overrides.Delete(target) })
 }
@@ -181,11 +175,11 @@ func TestMemoryKeepsEqualValues(t *testing.T) {
 	s.SetEndpoint(id, &balancer.Endpoint{Weight: 1})
 	s.SetOverride(target, &balancer.Override{By: "me"})
 	if after := s.Snapshot(); after.Revision != before.Revision || !after.Same(before) || after.Endpoints.At(id) != endpoint {
-		t.Errorf("state after equal values were set = %+v, want %+v", after, before)
+		t.Errorf("after setting equal values: state = %+v, want %+v", after, before)
 	}
 	s.DeleteEndpoint(id)
 	s.DeleteOverride(target)
 	if after := s.Snapshot(); after.Endpoints.Len() != 0 || after.Overrides.Len() != 0 || after.Revision != before.Revision+2 {
-		t.Errorf("state after both deletions = %+v, want no endpoint, no override and 2 more revisions", after)
+		t.Errorf("after both deletions: state = %+v, want no endpoint, no override and 2 more revisions", after)
 	}
 }

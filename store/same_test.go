@@ -26,13 +26,13 @@ func snapshot(weight int) store.Snapshot {
 func TestKeeping(t *testing.T) {
 	before := snapshot(1)
 	if again := snapshot(1); again.Same(before) || !again.Keeping(before).Same(before) {
-		t.Error("Keeping returned new pointers of equal values, want the pointers of the earlier snapshot")
+		t.Error("Keeping returned new pointers for equal values")
 	}
 	if other := snapshot(2); other.Keeping(before).Same(before) || !other.Keeping(before).Same(other) {
-		t.Error("Keeping replaced values that differ, want only equal values replaced")
+		t.Error("Keeping replaced values that differ")
 	}
 	if got := before.Keeping(store.Snapshot{}); !got.Same(before) {
-		t.Error("Keeping with an empty earlier snapshot changed the snapshot, want no change")
+		t.Error("Keeping with an empty earlier snapshot changed the snapshot")
 	}
 }
 
@@ -50,12 +50,12 @@ func TestSame(t *testing.T) {
 	} {
 		other := base
 		if change(&other); base.Same(other) || other.Same(base) {
-			t.Errorf("Same after a change to %s = true, want false", what)
+			t.Errorf("after a change to %s: Same = true, want false", what)
 		}
 	}
 	other := base
 	other.Revision++
 	if !base.Same(other) {
-		t.Error("Same of snapshots that differ only in the revision = false, want true")
+		t.Error("snapshots that differ only in the revision: Same = false, want true")
 	}
 }

@@ -28,7 +28,7 @@ type File struct {
 	// Dir.mu guards the fields below.
 	next  *job
 	busy  bool      // a goroutine runs jobs, or pauses between them
-	since time.Time // start of the current job, or zero if no job is running
+	since time.Time // when the current job started, or zero if no job is running
 	wrong error     // error of the last write, or of the first read
 	lost  error     // error of a write after Close
 }
@@ -85,7 +85,7 @@ func (f *File) Decode(into any) (read bool, err error) {
 	return read, err
 }
 
-// Refuse records err, the reason why a part of the file could not be read, as a problem.
+// Refuse records err as a problem. It is the reason why part of the file could not be read.
 func (f *File) Refuse(err error) {
 	f.dir.mu.Lock()
 	defer f.dir.mu.Unlock()
@@ -109,7 +109,7 @@ func (f *File) Load(decode func(text []byte) error) error {
 	return atomicfile.SetAside(f.Path(), decode(text))
 }
 
-// Held returns the time when the content was last written or confirmed, or zero if it is unknown.
+// Held returns when the content was last written or confirmed, or zero if that is unknown.
 func (f *File) Held() time.Time {
 	if f == nil {
 		return time.Time{}
@@ -129,8 +129,9 @@ func (f *File) Keep(write func(*bufio.Writer) error) {
 }
 
 // Write requests a write like [File.Keep], and sends the result on the returned channel. If the
-// disk does not answer, it sends an error. In this case the file may still be written later, unless
-// a newer job replaces it. If the disk already hangs, Write sends the error immediately.
+// disk does not answer, it sends an error. In this case, the file may still be written later,
+// unless a newer job replaces this one. If the disk already hangs, Write sends the error
+// immediately.
 func (f *File) Write(write func(*bufio.Writer) error) <-chan error {
 	outcome := make(chan error, 1)
 	tell := func(err error) {
@@ -167,7 +168,7 @@ func (f *File) replace(write func(*bufio.Writer) error) error {
 	return nil
 }
 
-// silence returns the error of a disk that does not answer.
+// silence returns the error for a disk that does not answer.
 func (f *File) silence() error {
 	return fmt.Errorf("saving %s in state_dir: the disk has not answered for %s", f.name, f.size.patience())
 }
@@ -191,7 +192,7 @@ func (f *File) put(j *job) {
 	}
 }
 
-// work runs jobs until none is left.
+// work runs jobs until no job is waiting.
 func (f *File) work() {
 	var failed *job
 	for {
@@ -265,7 +266,7 @@ func (f *File) failure(err error) error {
 	return fmt.Errorf("%s: %w", f.unkept, err)
 }
 
-// noteLocked sets the error of the file. A nil error clears it.
+// noteLocked sets the file's error. A nil error clears it.
 func (f *File) noteLocked(err error) {
 	old := f.wrong
 	if f.wrong = err; fmt.Sprint(old) != fmt.Sprint(err) {

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// parting is the maximum wait for the last writes when vipd ends.
+	// parting is the maximum wait for the last writes when vipd exits.
 	parting = 5 * time.Second
-	// starting is the maximum wait for the disk at a start. During this time, vipd serves nothing.
+	// starting is the maximum wait for the disk at startup. Until then, vipd serves nothing.
 	starting = 10 * time.Second
 	// pause is the time until a failed write is retried, and the minimum time between two writes of
 	// a Large file. Writes of a Large file use at most 1/share of the time, because such a file may
@@ -27,7 +27,8 @@ const (
 	maxRest = 5 * time.Minute
 )
 
-// Dir is the folder state_dir. A nil Dir saves nothing. Its methods are safe for concurrent use.
+// Dir is the folder that state_dir names. A nil Dir saves nothing. Its methods are safe for
+// concurrent use.
 type Dir struct {
 	path    string
 	changed func()
@@ -39,8 +40,8 @@ type Dir struct {
 	files []*File    // sorted by name
 }
 
-// New returns the folder at path. changed is called when the result of Problems changes. It must
-// not block, and must not call Problems.
+// New returns the folder at path. The function changed is called when the result of Problems
+// changes. It must not block, and must not call Problems.
 func New(path string, changed func()) *Dir {
 	return &Dir{path: path, changed: changed, closing: make(chan struct{})}
 }
@@ -56,7 +57,7 @@ func (d *Dir) Check(check func(path string) error) error {
 	return err
 }
 
-// errSilent means that the disk did not answer in time at a start.
+// errSilent means that the disk did not answer in time at startup.
 var errSilent = fmt.Errorf("the disk has not answered for %s", starting)
 
 // ask returns the result of the function read, which reads the file at path. If the disk hangs, ask
@@ -88,14 +89,14 @@ func ask[T any](d *Dir, path string, read func() (T, error)) (answer T, err erro
 // Size is a class of file sizes.
 type Size bool
 
-// These are the sizes. A Large file may be too large to be written after each change.
+// These are the sizes. A Large file can be too large to write after each change.
 const (
 	Small Size = false
 	Large Size = true
 )
 
-// patience is the maximum duration of a write before it is a problem. It is longer for a Large
-// file, whose encoding takes seconds.
+// patience is how long a write may take before it is reported as a problem. It is longer for a
+// Large file, whose encoding takes seconds.
 func (s Size) patience() time.Duration {
 	if s == Large {
 		return time.Minute
@@ -103,8 +104,9 @@ func (s Size) patience() time.Duration {
 	return 5 * time.Second
 }
 
-// File returns the file called name. unkept describes the consequence for users if the file can't
-// be written. Each file must have only one user, which must read the file before writing it.
+// File returns the file called name. The text unkept describes the consequence for users if the
+// file can't be written. Each file must have only one user, which must read the file before writing
+// it.
 func (d *Dir) File(name, unkept string, size Size) *File {
 	if d == nil {
 		return nil
@@ -132,9 +134,9 @@ func (d *Dir) Problems() (problems []balancer.Problem) {
 	return problems
 }
 
-// Close writes all waiting files immediately, and waits for the writes. It waits only several
-// seconds for a disk that hangs. The error names the files that were not written. Later writes may
-// be lost. Close must be called once.
+// Close writes all waiting files immediately, and waits for the writes. If the disk hangs, it waits
+// only several seconds. The error names the files that were not written. Later writes may be lost.
+// Close must be called once.
 func (d *Dir) Close() error {
 	close(d.closing)
 	written := make(chan struct{})
@@ -155,7 +157,7 @@ func (d *Dir) Close() error {
 	return fmt.Errorf("state_dir does not answer: the latest state was not saved in %s", strings.Join(names, ", "))
 }
 
-// lost returns the reason why the last state of a file could not be written, or nil.
+// lost returns the reason why a file's last state could not be written, or nil.
 func (d *Dir) lost() (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

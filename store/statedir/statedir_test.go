@@ -42,8 +42,8 @@ func text(s string) func(*bufio.Writer) error {
 }
 
 // TestFilesOutlive writes a file and reads it. Read must return what was written. If the file is
-// damaged or from a later version, Read must rename it to a name with the suffix .broken. This must
-// be a problem until the next write.
+// damaged or from a later version, Read must rename it to a name with the suffix .broken, and there
+// must be a problem until the next write.
 func TestFilesOutlive(t *testing.T) {
 	path := t.TempDir()
 	d := New(path, func() {})
@@ -87,8 +87,8 @@ func TestFilesOutlive(t *testing.T) {
 
 // TestDiskHangs makes the disk hang while a file is written. No caller except Close may wait for
 // the disk, and Close must wait only for several seconds. Other files must still be written. After
-// several seconds, there must be a problem until the disk answers. Then the last state of the file
-// must be written.
+// several seconds, there must be a problem until the disk answers. Then the file's last state must
+// be written.
 func TestDiskHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		changes := 0
@@ -151,7 +151,7 @@ func TestDiskHangsAtTheStart(t *testing.T) {
 		}
 		f := d.File("a.json", "it is lost", Small)
 		if err := d.Check(func(path string) error { return os.MkdirAll(path, 0o755) }); err != nil || f.Read(&note{}) || !f.Held().IsZero() || time.Since(began) != starting {
-			t.Errorf("%s after the start: Check = %v, want nil, an unreadable file, and no further wait", time.Since(began), err)
+			t.Errorf("%s after the start: Check = %v, want nil, an unreadable file, and no additional wait", time.Since(began), err)
 		}
 		wantProblem(t, d, "reading the state of an earlier run: open "+f.Path()+": the disk has not answered for 10s; the file is left unchanged")
 		close(answers)
@@ -163,8 +163,8 @@ func TestDiskHangsAtTheStart(t *testing.T) {
 	})
 }
 
-// TestTriesAgain makes writes fail, because the folder is missing. The failure must be a problem
-// that is reported once. Dir must try again to write the newest state, even during Close.
+// TestTriesAgain makes writes fail, because the folder is missing. The failure must be reported as
+// a problem once. Dir must retry with the newest state, even during Close.
 func TestTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path, changes := filepath.Join(t.TempDir(), "later"), 0
@@ -242,7 +242,7 @@ func TestLastWriteFails(t *testing.T) {
 		f.Keep(func(*bufio.Writer) error { return full })
 		synctest.Wait() // waits until the write has failed
 		if err := d.Close(); !errors.Is(err, full) {
-			t.Errorf("error of Close = %v, want %v", err, full)
+			t.Errorf("Close = %v, want %v", err, full)
 		}
 	})
 }

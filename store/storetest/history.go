@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testEnd cancels ctx in the first call of publish. At this time, another definition is perhaps
-// being written. Watch must return nil.
+// testEnd cancels ctx in the first call to publish, perhaps while another definition is being
+// written. Watch must return nil.
 func testEnd(t *testing.T, p Place) {
 	p.Write("web", definition(1))
 	source := p.Source()
@@ -30,11 +30,10 @@ func testEnd(t *testing.T, p Place) {
 	}
 }
 
-// model is the model of a service: its last definition, and the states in which a source may have
-// it.
+// model is the model of a service: its last definition, and the definitions that a source may have.
 type model struct {
-	// now contains the fields of the last definition, or is nil if there is no definition. bad
-	// reports whether the definition has an error.
+	// now contains the fields of the last definition, or is nil if there is no definition. bad is
+	// set if the definition has an error.
 	now map[string]any
 	bad bool
 	// seen contains the valid definitions that a source may have read since it was last up to date.
@@ -96,7 +95,7 @@ func (h *history) step() {
 	m.seen = append(m.seen, m.now)
 }
 
-// waitForModel waits until the last snapshot agrees with the models of all services.
+// waitForModel waits until the last snapshot agrees with all services' models.
 func (h *history) waitForModel(r *record) {
 	h.t.Helper()
 	last := r.wait("what was written", func(s store.Snapshot) bool {
@@ -132,7 +131,7 @@ func (h *history) waitForModel(r *record) {
 }
 
 // possible returns the definitions that the source may have of the service. If paused is true, the
-// source may have read partial data. Then the service may be missing while its definition has an
+// source may have read partial data. The service may then be missing while its definition has an
 // error.
 func (m *model) possible(paused bool) []map[string]any {
 	if m.bad && paused {

@@ -16,23 +16,22 @@ import (
 	"vipd/test/wait"
 )
 
-// record collects the snapshots of a source, and checks that they obey the rules of the package
-// comment.
+// record collects a source's snapshots, and checks that they obey the rules in the package comment.
 type record struct {
 	t  testing.TB
 	mu sync.Mutex // guards the fields below
-	// snapshots holds all published snapshots. prints holds the text of each snapshot at the time
-	// when it was published.
+	// snapshots holds all published snapshots. prints holds the text of each snapshot as it was
+	// published.
 	snapshots []store.Snapshot
 	prints    []string
 	broken    string // describes the first rule that a snapshot broke
 
 	gate    sync.Mutex  // publish waits until gate is unlocked
-	waiting atomic.Bool // true while a call of publish runs or waits
+	waiting atomic.Bool // true while a call to publish runs or waits
 }
 
 // watch records the snapshots of a source until the test ends. It then checks that Watch returns
-// nil, that no goroutine is left, and that the snapshots obeyed all rules.
+// nil, that no goroutine remains, and that the snapshots obey all rules.
 func watch(t testing.TB, source store.Source) *record {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
@@ -175,7 +174,7 @@ func (r *record) wait(what string, satisfied func(store.Snapshot) bool) store.Sn
 	return last
 }
 
-// blockPublish makes the next call of publish wait until release is called.
+// blockPublish makes the next call to publish wait until release is called.
 func (r *record) blockPublish() (release func()) {
 	r.gate.Lock()
 	release = sync.OnceFunc(r.gate.Unlock)
@@ -183,6 +182,6 @@ func (r *record) blockPublish() (release func()) {
 	return release
 }
 
-// held reports whether a call of publish has started and not yet returned, such as a call that
-// blockPublish blocks.
+// held reports whether a call to publish has started and not returned, for example because
+// blockPublish blocks it.
 func (r *record) held() bool { return r.waiting.Load() }

@@ -21,18 +21,18 @@ type Factory func(t *testing.T) Place
 type Place interface {
 	// Source returns a source that reads the place. The suite calls Source once for each place.
 	Source() store.Source
-	// Write adds or replaces the definition of a service. The map fields has the content of a
+	// Write adds or replaces the definition of a service. The map fields holds the content of a
 	// [services.NAME] table. Its values may be invalid, but TOML and JSON can represent them: they
 	// are of the types string, bool, int64, []any and map[string]any.
 	Write(name balancer.Name, fields map[string]any)
 	// Delete removes the definition of a service.
 	Delete(name balancer.Name)
 	// Paused reports whether a write took so long that a source may have read partial data, from
-	// which some of the definitions were missing.
+	// which some definitions were missing.
 	Paused() bool
 }
 
-// Run checks that sources of places that f creates fulfill the contract of store.Source.
+// Run checks that the sources of the places that f creates fulfill the contract of store.Source.
 func Run(t *testing.T, f Factory) {
 	t.Run("empty", func(t *testing.T) { testEmpty(t, f(t)) })
 	t.Run("first", func(t *testing.T) { testFirst(t, f(t)) })
@@ -140,7 +140,7 @@ func testChanges(t *testing.T, p Place) {
 	r.wait("the removal of all", func(s store.Snapshot) bool { return s.Services.Len() == 0 })
 }
 
-// testBurst makes many changes while a call of publish is blocked. Afterwards, the source must
+// testBurst makes many changes while a call to publish is blocked. Afterwards, the source must
 // publish most of these changes together.
 func testBurst(t *testing.T, p Place) {
 	const n = 100

@@ -3,7 +3,7 @@
 // records for operators, and requests moves of VIPs from owners.
 //
 // If etcd gets another history, because it was restored or wiped, all earlier records are invalid.
-// Ownership then ends with [client.ErrAnother], and its host behaves as after a start.
+// Ownership then ends with [client.ErrAnother], and its host behaves as it would after a start.
 //
 // The package does not decide which host owns a VIP.
 package owners

@@ -21,7 +21,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Admin reads the owners of VIPs, and writes requests of operators to owners. Its methods are safe
+// Admin reads the owners of VIPs, and writes operators' requests to owners. Its methods are safe
 // for concurrent use.
 type Admin struct {
 	client *client.Client
@@ -31,7 +31,7 @@ type Admin struct {
 // NewAdmin returns an admin.
 func NewAdmin(c *client.Client) *Admin { return &Admin{c, c.Keys} }
 
-// OwnedVIP is a VIP with one owner among the hosts (hold = "one").
+// OwnedVIP is a VIP with hold = "one".
 type OwnedVIP struct {
 	Addr netip.Addr
 	// Owner is the owner's record. Live reports whether the owner's session exists, so the owner
@@ -40,8 +40,8 @@ type OwnedVIP struct {
 	Live  bool
 	// Jury lists the nodes that confirm the owner's session. The owner is one of them.
 	Jury []string
-	// Ready lists the nodes that could own the VIP, as far as etcd shows. Not maps each of the
-	// other nodes to the reason why it could not.
+	// Ready lists the nodes that could own the VIP, according to etcd's records. Not maps each of
+	// the remaining nodes to the reason why it could not.
 	Ready []string
 	Not   map[string]string
 	// Move is the requested move, or nil.
@@ -58,8 +58,8 @@ type records struct {
 	fences    map[string]failover.Fence
 }
 
-// readOwnership reads all records at one revision. It does not read the key of heartbeats, because
-// most users may not read it.
+// readOwnership reads all records at one revision. It does not read the heartbeat keys, because
+// most users may not read them.
 func (o *Admin) readOwnership(ctx context.Context) (*records, error) {
 	request := &etcdserverpb.TxnRequest{}
 	for _, kind := range []failover.RecordKind{failover.Nodes, failover.Sessions, failover.VIPs, failover.Moves, failover.Fences} {
@@ -110,8 +110,8 @@ func readRecord[K comparable, V any](to map[K]V, name K, text []byte) {
 	}
 }
 
-// OwnedVIPs returns the VIPs that have or had an owner, and the wanted VIPs, in order. weights
-// holds the weights of registered nodes.
+// OwnedVIPs returns the VIPs that have or had an owner, and the wanted VIPs, in order. The result
+// weights holds the registered nodes' weights.
 func (o *Admin) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []OwnedVIP, weights map[string]int, err error) {
 	r, err := o.readOwnership(ctx)
 	if err != nil {
@@ -149,8 +149,8 @@ func (o *Admin) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []Owne
 	return all, weights, nil
 }
 
-// blockReason returns the reason why a node can't own a VIP, as far as etcd shows, or "". If force
-// is set, it ignores reasons for which the node could own the VIP but not serve it.
+// blockReason returns the reason why a node can't own a VIP, according to etcd's records, or "". If
+// force is set, it ignores reasons for which the node could own the VIP but not serve it.
 func (r *records) blockReason(name string, m failover.Member, a netip.Addr, force bool) string {
 	_, session := r.sessions[name]
 	switch _, fenced := r.fences[name]; {
@@ -166,9 +166,9 @@ func (r *records) blockReason(name string, m failover.Member, a netip.Addr, forc
 	return m.Lacks(a, force)
 }
 
-// MoveVIP asks the owner of a VIP to move it to another node, or to the best node if the name is
-// "". It waits until the VIP has moved, and returns the new owner. If the owner refuses, it returns
-// an error.
+// MoveVIP asks the owner of a VIP to move it to another node, or to the best node if to is "". It
+// waits until the VIP has moved, and returns the new owner. If the owner refuses, it returns an
+// error.
 func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to string, err error) {
 	r, err := o.readOwnership(ctx)
 	if err != nil {
@@ -214,7 +214,7 @@ func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to 
 }
 
 // requestMove writes a request to the owner of a VIP, with a lease that expires at m.Until, so a
-// killed requester does not cause a move later. withdraw removes the request.
+// killed requester does not cause a move later. The function withdraw removes the request.
 func (o *Admin) requestMove(ctx context.Context, a netip.Addr, m failover.Move) (withdraw func(), err error) {
 	text, err := json.Marshal(m)
 	if err != nil {
@@ -254,7 +254,7 @@ func (o *Admin) LastOwners(ctx context.Context, a netip.Addr, limit int) (all []
 			all = append(all, owner)
 		}
 		if kv.Version == 1 {
-			break // older records belong to an earlier life of the key
+			break // older records precede a deletion of the key
 		}
 		ask.Revision = kv.ModRevision - 1
 	}
@@ -291,12 +291,12 @@ func (o *Admin) Members(ctx context.Context) (all [][]string, err error) {
 	return all, err
 }
 
-// movePause is the pause between two checks of whether a VIP has moved.
+// movePause is the pause between checks of whether a VIP has moved.
 const movePause = 20 * time.Millisecond
 
-// FenceNode records that a node is off, so others can own its VIPs without waiting for confirmed
-// silence. It refuses if the node is registered. It also refuses if the node has neither a session
-// nor a fence, because the name may be mistyped.
+// FenceNode records that a node is off, so other nodes can own its VIPs without waiting for
+// confirmed silence. It refuses if the node is registered. It also refuses if the node has neither
+// a session nor a fence, because the name may be mistyped.
 func (o *Admin) FenceNode(ctx context.Context, node string, f failover.Fence) error {
 	if err := schema.CheckNode(node); err != nil {
 		return err

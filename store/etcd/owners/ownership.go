@@ -22,7 +22,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// These are the times of Ownership. Requests have a short timeout, because etcd drops them while it
+// These are Ownership's durations. Requests have a short timeout, because etcd drops them while it
 // has no leader, and they must be repeated.
 const (
 	ownershipCall    = 400 * time.Millisecond
@@ -38,8 +38,8 @@ type Ownership struct {
 	keys schema.Keys
 	node string
 	// Member returns the record to register. After the registration, OnRecords receives all
-	// records, and then changes in order. Secrets receives the keys of heartbeats, the newest
-	// first. Report receives the error of the connection, or nil.
+	// records, and then changes in order. Secrets receives the heartbeat keys, the newest first.
+	// Report receives the connection's error, or nil.
 	Member    func() failover.Member
 	OnRecords func(changes []failover.RecordChange, revision int64, all bool)
 	Secrets   func([][]byte)
@@ -53,7 +53,7 @@ type Ownership struct {
 	// watchMembers are the members for watches. They are separate, so a write that moves to another
 	// member does not end watches.
 	watchMembers *client.Members
-	// ready reports whether the followed history is the same as before, so writes are permitted.
+	// ready is set while etcd is known to have the same history as before, so writes are permitted.
 	ready atomic.Bool
 	wake  wake.Signal
 
@@ -79,7 +79,7 @@ func (o *Ownership) MemberChanged() { o.wake.Send() }
 
 // Run registers this node under a lease, and follows the ownership records until ctx ends. Then it
 // revokes the lease. It retries after failures. It returns client.ErrAnother as soon as etcd has
-// another history. In this case the host must behave as after a start.
+// another history. In this case, the host must behave as it would after a start.
 func (o *Ownership) Run(ctx context.Context) error {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		began := time.Now()
@@ -99,7 +99,7 @@ func (o *Ownership) Run(ctx context.Context) error {
 	return nil
 }
 
-// denied makes an error of etcd readable.
+// denied makes an error from etcd readable.
 func (o *Ownership) denied(err error) error {
 	return o.client.Config.Denied(client.Plain(client.Unwrapped(err)), "read and write", o.keys.Prefix+schema.OwnershipFolder)
 }
@@ -140,7 +140,7 @@ func (o *Ownership) attempt(run context.Context) error {
 	return cmp.Or(context.Cause(ctx), err) // read after follow, because the cause is set while follow runs
 }
 
-// reach returns a member that has not lost the others.
+// reach returns a member that has not lost the other members.
 func (o *Ownership) reach(ctx context.Context) (*client.Member, error) {
 	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
 	defer cancel()
@@ -157,7 +157,7 @@ func (o *Ownership) register(ctx context.Context) (*client.Lease, error) {
 }
 
 // putMember writes nodes/NODE, unless the key has changed since it was read, because a late write
-// must not restore the record of a former run.
+// must not restore an earlier run's record.
 func (o *Ownership) putMember(ctx context.Context, l *client.Lease) error {
 	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
 	defer cancel()
@@ -180,8 +180,8 @@ func (o *Ownership) putMember(ctx context.Context, l *client.Lease) error {
 	return err
 }
 
-// load reads everything with a linearizable read. If the key of heartbeats does not exist, load
-// creates it.
+// load reads everything with a linearizable read. If the key with the heartbeat keys does not
+// exist, load creates it.
 func (o *Ownership) load(ctx context.Context, m *client.Member) (int64, error) {
 	conn := m.Client
 	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
@@ -235,7 +235,7 @@ func (o *Ownership) verify(ctx context.Context, m *client.Member) error {
 	return err
 }
 
-// configured calls Standby with the setting in the node's configuration.
+// configured calls Standby with the standby setting in the node's configuration.
 func (o *Ownership) configured(kv *mvccpb.KeyValue) {
 	var config struct {
 		Standby json.RawMessage `json:"standby"`
@@ -248,7 +248,7 @@ func (o *Ownership) configured(kv *mvccpb.KeyValue) {
 }
 
 // change converts a key to a change to the failover protocol's records. It returns false for other
-// keys. It passes the keys of heartbeats to Secrets.
+// keys. It passes the heartbeat keys to Secrets.
 func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c failover.RecordChange, ok bool) {
 	rest, ok := strings.CutPrefix(string(kv.Key), o.keys.Prefix+schema.OwnershipFolder)
 	if !ok {
@@ -273,7 +273,7 @@ func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c failover.RecordCha
 func (o *Ownership) follow(ctx context.Context, m *client.Member, l *client.Lease, revision int64) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	var keeping sync.WaitGroup
-	defer keeping.Wait() // the lease must be used by one goroutine at a time
+	defer keeping.Wait() // only one goroutine at a time may use the lease
 	defer cancel()
 	records := m.Client.Watch(ctx, o.keys.Prefix+schema.OwnershipFolder, clientv3.WithPrefix(), clientv3.WithRev(revision+1), clientv3.WithProgressNotify())
 	config := m.Client.Watch(ctx, o.keys.NodeConfig(o.node), clientv3.WithRev(revision+1))

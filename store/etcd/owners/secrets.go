@@ -34,9 +34,9 @@ func newSecret() []byte {
 	return b
 }
 
-// RekeyOwnership replaces the key of heartbeats in three steps, with a pause after the first and
-// the second. All hosts first receive the next key, then sign with it, and finally refuse the
-// former key.
+// RekeyOwnership replaces the heartbeat key in three steps, with a pause after the first and the
+// second. All hosts first receive the next key, then sign with it, and finally refuse the previous
+// key.
 func (o *Admin) RekeyOwnership(ctx context.Context, pause time.Duration) error {
 	next := newSecret()
 	err := o.editSecrets(ctx, func(s secrets) (secrets, error) {
@@ -72,7 +72,7 @@ func (o *Admin) RekeyOwnership(ctx context.Context, pause time.Duration) error {
 
 var errRekeyed = errors.New("another command has replaced the heartbeat key in the meantime")
 
-// editSecrets changes the keys of heartbeats.
+// editSecrets changes the heartbeat keys.
 func (o *Admin) editSecrets(ctx context.Context, change func(secrets) (secrets, error)) error {
 	_, err := o.client.Edit(ctx, o.keys.Secrets(), func(old []byte) (client.Edited, error) {
 		var s secrets

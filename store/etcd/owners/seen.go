@@ -7,8 +7,8 @@ import (
 )
 
 // seen holds the last state of each key that was read or followed. It complements the marker of
-// [client.History], because etcd can't return its history after a compaction. The marker may then
-// have been written again in another history, because this host writes its own key after each
+// [client.History], because etcd can't return its history after a compaction. The marker may by
+// then have been written again in another history, because this host writes its own key after each
 // outage.
 type seen struct {
 	keys map[string]*mvccpb.KeyValue
@@ -37,8 +37,8 @@ func (s *seen) follow(events []*mvccpb.Event) {
 	}
 }
 
-// disagrees reports whether a later reading belongs to another history. This is the case if a key
-// is older than before, or if it differs at a revision that was followed.
+// disagrees reports whether a later read belongs to another history. It does if a key is older than
+// before, or if it differs at a revision that was followed.
 func (s *seen) disagrees(keys []*mvccpb.KeyValue) bool {
 	for _, kv := range keys {
 		was := s.keys[string(kv.Key)]

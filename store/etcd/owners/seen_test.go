@@ -6,9 +6,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// TestSeenDisagrees follows two keys up to revision 7, at which the second key is deleted, and
-// compares later readings of the keys. Only a reading that can't be a later state of the same
-// history may disagree.
+// TestSeenDisagrees follows two keys up to revision 7, which deletes the second key, and compares
+// later reads of the keys. Only a read that can't follow in the same history may disagree.
 func TestSeenDisagrees(t *testing.T) {
 	kv := func(key, value string, revision int64) *mvccpb.KeyValue {
 		return &mvccpb.KeyValue{Key: []byte(key), Value: []byte(value), ModRevision: revision}

@@ -12,7 +12,7 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// TestWriteOfOwnershipIsUnsent requests a transaction while the only member of etcd accepts no
+// TestWriteOfOwnershipIsUnsent requests a transaction while etcd's only member accepts no
 // connection. The transaction must time out, and must count as unsent.
 func TestWriteOfOwnershipIsUnsent(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0") // the test never accepts a connection
@@ -29,7 +29,7 @@ func TestWriteOfOwnershipIsUnsent(t *testing.T) {
 	defer running.Wait()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	running.Go(func() { _, _ = o.client.Members.Reach(ctx, nil) }) // as another user of the client would do
+	running.Go(func() { _, _ = o.client.Members.Reach(ctx, nil) }) // as another user of the client might
 	if outcome, _, err := o.Write(t.Context(), failover.Write{}); outcome != failover.Unsent || err == nil {
 		t.Errorf("outcome = %v, %v, want Unsent with an error", outcome, err)
 	}
