@@ -19,8 +19,8 @@ type Problem struct {
 	Path string
 	// Unknown reports whether the struct has no such field. All other problems are about values.
 	Unknown bool
-	// Misplaced reports whether the value may belong to another table whose heading is missing. The
-	// field is then unknown, or its value is an unexpected table or list.
+	// Misplaced reports whether the value may belong to another table, whose heading is missing.
+	// The field is then unknown, or its value is an unexpected table or list.
 	Misplaced bool
 	// Text explains the problem, and lists the possible values.
 	Text string
@@ -66,7 +66,7 @@ func Into(target any, tree map[string]any) []Problem {
 }
 
 type decoder struct {
-	// plans holds the fields of each struct type. It is built for each call of Into, because this
+	// plans holds the fields of each struct type. It is built for each call to Into, because this
 	// takes only microseconds and a global cache would need a lock.
 	plans    map[reflect.Type][]field
 	path     []byte // path of the current value; a buffer, so paths cost nothing until a problem occurs
@@ -110,7 +110,7 @@ func appendFields(plan []field, t reflect.Type, outer []int) []field {
 	return plan
 }
 
-// problem adds a problem of the current value and returns it. The pointer is valid until the next
+// problem adds a problem with the current value and returns it. The pointer is valid until the next
 // problem is added.
 func (d *decoder) problem(format string, args ...any) *Problem {
 	d.problems = append(d.problems, Problem{Path: string(d.path), Text: fmt.Sprintf(format, args...)})
@@ -237,8 +237,8 @@ func (d *decoder) tableWith(t reflect.Type, plan []field, key string) string {
 	return ""
 }
 
-// value decodes raw into v. If the type of v has its own format, that format has priority over the
-// format of its kind.
+// value decodes raw into v. If v's type has its own format, that format has priority over its
+// kind's format.
 func (d *decoder) value(v reflect.Value, raw any, allowed string) {
 	switch t := v.Addr().Interface().(type) {
 	case *time.Duration:
@@ -316,7 +316,7 @@ func (d *decoder) asStruct(t reflect.Type, raw any) (map[string]any, bool) {
 }
 
 // pointer decodes raw into the value that v points to, or into a new value. A table with problems
-// is kept, but any other value with problems is not.
+// is stored, but other values with problems are not.
 func (d *decoder) pointer(v reflect.Value, raw any, allowed string) {
 	if v.Type().Elem().Kind() == reflect.Struct && !isText(v.Type()) {
 		table, ok := d.asStruct(v.Type().Elem(), raw)

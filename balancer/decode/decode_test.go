@@ -244,7 +244,7 @@ func TestProblems(t *testing.T) {
 }
 
 // TestJSONOnly decodes values that JSON has but TOML does not. Null must leave fields unchanged,
-// and the other values must be problems.
+// and the remaining values must cause problems.
 func TestJSONOnly(t *testing.T) {
 	target := defaults()
 	got := lines(decode.Into(target, fromJSON(t, `{"text": null, "item": null, "labels": {"a": null}, "words": [null], "small": 1e2,
@@ -260,7 +260,7 @@ func TestJSONOnly(t *testing.T) {
 		t.Error(cmp.Diff(want, got))
 	}
 	if target.Text != "old" || target.Labels != nil {
-		t.Errorf("target after all fields were decoded from null = %+v, want the defaults", target)
+		t.Errorf("all fields null: target = %+v, want the defaults", target)
 	}
 }
 
@@ -329,7 +329,7 @@ func TestTableOfTables(t *testing.T) {
 	}
 }
 
-// loneList is the type of a list. Users may write a list with one element as the element alone.
+// loneList is a list that users may write as a single element.
 type loneList []struct {
 	Name string `toml:"name"`
 }
@@ -362,7 +362,7 @@ func TestSingleElement(t *testing.T) {
 			path = p.Path
 		}
 		if path != c.want || len(h.List) != c.n {
-			t.Errorf("Into(%v): elements = %d, path of the problem = %q, want %d, %q", c.list, len(h.List), path, c.n, c.want)
+			t.Errorf("Into(%v): elements = %d, problem path = %q, want %d, %q", c.list, len(h.List), path, c.n, c.want)
 		}
 	}
 	tree := decode.Tree(&holder{List: loneList{{Name: "a"}}}, &holder{})

@@ -1,8 +1,8 @@
 // Package decode strictly decodes untyped trees, the output of TOML and JSON decoders, into
 // structs.
 //
-// The struct holds the defaults, and its tags name the fields. All problems of the tree are
-// collected, each with the path of its field and a sentence for the user:
+// The struct holds the defaults, and its tags name the fields. Into collects all problems with the
+// tree, each with its field's path and a sentence for the user:
 //
 //	target := Config{Interval: time.Second}
 //	for _, p := range decode.Into(&target, tree) {

@@ -9,7 +9,7 @@ import (
 // Nearest returns the candidate that word probably means, or "" if no candidate is similar. It
 // permits about one typing error per three letters: an added, missing or wrong letter, or two
 // swapped letters. If no candidate is similar enough, it returns the first candidate that starts
-// with word. If none does, it returns the only candidate that ends in "_" and word, such as
+// with word. If no candidate does, it returns the only candidate that ends in "_" and word, such as
 // "source_rate" for "rate".
 func Nearest(word string, candidates []string) string {
 	const maxLength = 64

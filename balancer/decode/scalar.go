@@ -16,7 +16,7 @@ import (
 	"unicode/utf8"
 )
 
-// str decodes text into v. The type of v may limit the possible values.
+// str decodes text into v. v's type may limit the possible values.
 func (d *decoder) str(v reflect.Value, raw any) {
 	choice, limited := v.Interface().(Values)
 	if _, isText := raw.(string); limited && !isText {
@@ -57,7 +57,7 @@ func (d *decoder) asText(raw any) (string, bool) {
 	return s, ok
 }
 
-// text decodes raw into target with the function parse. An error of parse becomes a problem.
+// text decodes raw into target with the function parse. An error from parse becomes a problem.
 func text[T any](d *decoder, target *T, raw any, parse func(string) (T, error)) {
 	s, ok := d.asText(raw)
 	if !ok {
@@ -70,7 +70,7 @@ func text[T any](d *decoder, target *T, raw any, parse func(string) (T, error)) 
 	}
 }
 
-// unmarshal decodes raw into target. An error of UnmarshalText becomes a problem.
+// unmarshal decodes raw into target. An error from UnmarshalText becomes a problem.
 func (d *decoder) unmarshal(target encoding.TextUnmarshaler, raw any) {
 	s, ok := d.asText(raw)
 	if !ok {
@@ -97,7 +97,7 @@ func (d *decoder) boolean(v reflect.Value, raw any) {
 }
 
 // readMap decodes a table with arbitrary keys. An empty table becomes nil, so equal definitions
-// compare as equal. Entries with a problem are left out.
+// compare as equal. It omits entries with a problem.
 func readMap[T any](d *decoder, target *map[string]T, raw any, allowed string) {
 	table, ok := d.asTable(raw)
 	if !ok {

@@ -9,8 +9,8 @@ import (
 )
 
 // Tree is the inverse of Into. It returns the fields of the struct that value points to, except
-// fields that equal the same field of defaults. Both arguments must have the same type. Elements of
-// lists omit fields that have the values of SetDefaults.
+// fields that equal the same field in defaults. Both arguments must have the same type. In list
+// elements, it omits fields that have the value from SetDefaults.
 func Tree(value, defaults any) map[string]any {
 	e := encoder{decoder{plans: map[reflect.Type][]field{}}}
 	return e.table(reflect.ValueOf(value).Elem(), reflect.ValueOf(defaults).Elem())

@@ -25,9 +25,9 @@ func diff[K Ordered[K], V comparable](a, b *node[K, V], yield func(K, Change[V])
 	case b == nil:
 		return a.walk(func(k K, v V) bool { return yield(k, Change[V]{Old: v, HadOld: true}) })
 	}
-	// The keys alone determine the shape of a tree, so the root of one is at or near the root of
-	// the other. Split the tree with the lower root around the key of the higher root, and compare
-	// the halves.
+	// The keys alone determine a tree's shape, so one tree's root is at or near the other tree's
+	// root. Split the tree with the lower root around the key of the higher root, and compare the
+	// halves.
 	if !a.above(b.key, b.priority) {
 		before, at, after := a.split(b.key)
 		return diff(before, b.left, yield) && yieldPair(b.key, at, b, yield) && diff(after, b.right, yield)

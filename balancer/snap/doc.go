@@ -2,8 +2,8 @@
 // when another version is derived from it, and the time to compare two versions is proportional to
 // their difference.
 //
-// The parts of vipd pass all state to each other in such maps. Each reader keeps the version that
-// it has applied, reads the newest version when it is ready, and applies the difference:
+// vipd's parts pass all state to each other in Maps. Each reader keeps the version that it has
+// applied, reads the newest version when it is ready, and applies the difference:
 //
 //	before := done
 //	after := wanted.Load()

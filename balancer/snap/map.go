@@ -7,7 +7,7 @@ import (
 
 // Ordered is the constraint of keys, which are comparable with ==. Compare returns a negative
 // number, zero or a positive number if the receiver sorts before, with or after other. Compare
-// returns zero exactly if the keys are ==.
+// returns zero if and only if the keys are ==.
 type Ordered[K any] interface {
 	comparable
 	Compare(other K) int
@@ -16,7 +16,7 @@ type Ordered[K any] interface {
 // Map is a persistent map from K to V in key order.
 //
 // It is a treap whose priorities are hashes of the keys, so the set of keys alone determines the
-// shape of the tree, regardless of the order of changes. This makes Diff cheap: equal parts of two
+// shape of the tree, whatever the order of changes was. This makes Diff cheap: equal parts of two
 // versions are the same nodes at the same places, and one pointer comparison skips them.
 type Map[K Ordered[K], V comparable] struct {
 	root *node[K, V]
@@ -37,7 +37,7 @@ var seed = maphash.MakeSeed()
 // Len returns the number of entries.
 func (m Map[K, V]) Len() int { return m.root.len() }
 
-// Get returns the value of key, and whether key has an entry.
+// Get returns the value of key, and reports whether key has an entry.
 func (m Map[K, V]) Get(key K) (V, bool) {
 	for n := m.root; n != nil; {
 		switch c := key.Compare(n.key); {
@@ -118,8 +118,8 @@ func (n *node[K, V]) with(left, right *node[K, V]) *node[K, V] {
 	return &c
 }
 
-// above reports whether n belongs above a node with this key and priority. Keys break ties of
-// priority, so the shape is unique.
+// above reports whether n belongs above a node with this key and priority. Keys break ties between
+// priorities, so the shape is unique.
 func (n *node[K, V]) above(key K, priority uint64) bool {
 	if n.priority != priority {
 		return n.priority > priority

@@ -63,7 +63,7 @@ func checkSame(t *testing.T, seed uint64, m snap.Map[key, int], model map[key]in
 	}
 	i, _ := slices.BinarySearch(got, start)
 	if !slices.Equal(from, got[i:]) {
-		t.Fatalf("seed %d: all keys that While(%d) visits = %v, want %v", seed, start, from, got[i:])
+		t.Fatalf("seed %d: While(%d) visits %v, want %v", seed, start, from, got[i:])
 	}
 	from = nil
 	for k := range m.While(start, func(k key) bool { return k < start+3 }) {
@@ -71,7 +71,7 @@ func checkSame(t *testing.T, seed uint64, m snap.Map[key, int], model map[key]in
 	}
 	end, _ := slices.BinarySearch(got, start+3)
 	if !slices.Equal(from, got[i:end]) {
-		t.Fatalf("seed %d: up to three keys that While(%d) visits = %v, want %v", seed, start, from, got[i:end])
+		t.Fatalf("seed %d: While(%d) visits up to three keys: %v, want %v", seed, start, from, got[i:end])
 	}
 }
 
@@ -102,10 +102,10 @@ func TestUnchanged(t *testing.T) {
 		m = m.Set(key(i), i)
 	}
 	if m.Set(50, 50) != m || m.Delete(1000) != m {
-		t.Fatal("a change without effect returned a new map, want the same map")
+		t.Fatal("a change without effect returned a new map")
 	}
 	for range snap.Diff(m, m) {
-		t.Fatal("Diff of a map and itself returns an entry, want none")
+		t.Fatal("Diff of a map and itself returns an entry")
 	}
 }
 
@@ -121,7 +121,7 @@ func TestDiffStops(t *testing.T) {
 		}
 	}
 	if n != 3 {
-		t.Fatalf("iterations of a loop with a break = %d, want 3", n)
+		t.Fatalf("loop with a break: iterations = %d, want 3", n)
 	}
 }
 

@@ -29,7 +29,7 @@ type Unbind struct {
 // Probe asks whether other hosts have the addresses. The protocol's Probed receives the answers.
 type Probe struct {
 	Addrs []netip.Addr
-	// Within is the time for answers. Zero means the default.
+	// Within is how long to wait for answers. Zero means the default.
 	Within time.Duration
 }
 
@@ -37,18 +37,18 @@ type Probe struct {
 type Note struct {
 	Kind NoteKind
 	Text string
-	// VIPs is the number of affected addresses, and Why is a word for metrics.
+	// VIPs is the number of affected addresses, and Why is a label value for metrics.
 	VIPs int
 	Why  string
-	// After is the time between the last sign of life of the VIPs' last owner and the takeover by
-	// this host. It is 0 if the VIPs never had an owner.
+	// After is the time from the previous owner's last sign of life to this host's takeover. It is
+	// 0 if the VIPs never had an owner.
 	After time.Duration
 }
 
 // NoteKind is the subject of a Note.
 type NoteKind string
 
-// The subjects of notes.
+// These are the subjects of notes.
 const (
 	NoteTook    NoteKind = "took"
 	NoteGave    NoteKind = "gave"
@@ -58,7 +58,7 @@ const (
 	NoteGate    NoteKind = "gate"
 	NoteRefused NoteKind = "refused"
 	NoteRival   NoteKind = "rival"
-	// NoteFlapping reports a VIP that has moved so often that it will stay for a while.
+	// NoteFlapping reports a VIP that has moved so often that it must temporarily stay where it is.
 	NoteFlapping NoteKind = "flapping"
 )
 

@@ -3,10 +3,10 @@ package local
 // Lapse is a reason why the gate must be closed, or may have closed because of its timeout.
 type Lapse string
 
-// The reasons for a lapse.
+// These are the reasons for a lapse.
 const (
-	// NotRefreshed means that the gate was not refreshed in time. If the reason was that the
-	// session was not confirmed, NotConfirmed replaces it.
+	// NotRefreshed means that the gate was not refreshed in time. If the cause was an unconfirmed
+	// session, the reason is NotConfirmed instead.
 	NotRefreshed Lapse = "not refreshed"
 	NotConfirmed Lapse = "not confirmed"
 	Changed      Lapse = "changed by another program"

@@ -15,10 +15,11 @@ import (
 // process is killed before the rename, the next Write overwrites this file, and Remove deletes it.
 const tempSuffix = ".tmp"
 
-// Lifetime is the time for which the content of a file is valid.
+// Lifetime is how long the content of a file is valid.
 type Lifetime bool
 
-// The lifetimes. A file for this boot is not synced to disk, because a reboot makes it invalid.
+// These are the lifetimes. A ThisBoot file is not synced to disk, because a reboot makes it
+// invalid.
 const (
 	Lasting  Lifetime = true
 	ThisBoot Lifetime = false
@@ -29,7 +30,7 @@ const (
 // for a ThisBoot file, but not for a Lasting file, because its disk may not be mounted. The
 // function need not check errors of the buffered writer, because Write does.
 //
-// Each file must have only one writing process, with one goroutine at a time.
+// Only one process may write a file, and only one goroutine at a time.
 func Write(path string, lifetime Lifetime, write func(*bufio.Writer) error) error {
 	if lifetime == ThisBoot {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

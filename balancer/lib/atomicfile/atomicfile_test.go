@@ -34,14 +34,14 @@ func TestWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Write(folder, ThisBoot, func(*bufio.Writer) error { return nil }); err == nil {
-		t.Error("Write to the path of a folder = nil, want an error")
+		t.Error("Write to a folder's path = nil, want an error")
 	}
 	if err := Write(filepath.Join(path, "below"), ThisBoot, func(*bufio.Writer) error { return nil }); err == nil {
 		t.Error("Write to a path below a file = nil, want an error")
 	}
 	failure := errors.New("the test's")
 	if err := Write(path, ThisBoot, func(*bufio.Writer) error { return failure }); !errors.Is(err, failure) {
-		t.Errorf("error of Write after its function failed = %v, want the function's error", err)
+		t.Errorf("after the function failed: Write = %v, want the function's error", err)
 	}
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(entries) != 2 {
@@ -51,7 +51,7 @@ func TestWrite(t *testing.T) {
 
 // TestLeftoversOfKilledWrite creates temporary files, like processes that were killed in Write.
 // Leftovers must return their names. They must not affect the next Write, and Remove must also
-// delete the temporary file of the current version.
+// delete the current version's temporary file.
 func TestLeftoversOfKilledWrite(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")

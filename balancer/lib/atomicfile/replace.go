@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// Replace atomically replaces the text of an existing file, and keeps its mode and owner. A
-// symbolic link stays, and its target is replaced. The new text survives a power failure.
+// Replace atomically replaces the text of an existing file, and keeps its mode and owner. If path
+// is a symbolic link, Replace replaces its target. The new text survives a power failure.
 func Replace(path string, text []byte) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // TestReplace replaces a file through a symbolic link. The file must then have the new text and its
-// old mode, and the link must stay. If the file is missing, Replace must return an error.
+// old mode, and the link must remain. If the file is missing, Replace must return an error.
 func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	path, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestReplaceKeepsOwner replaces a file of another user, which only root can do. The file must keep
+// TestReplaceKeepsOwner replaces another user's file, which only root can do. The file must keep
 // its owner and group.
 func TestReplaceKeepsOwner(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")

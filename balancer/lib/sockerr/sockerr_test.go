@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestIs causes errors of the operating system on which the test runs. Is must recognise them.
+// TestIs causes errors on the current operating system. Is must recognise them.
 func TestIs(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -15,16 +15,16 @@ func TestIs(t *testing.T) {
 	}
 	defer func() { _ = l.Close() }()
 	if _, err := net.Listen("tcp", l.Addr().String()); !Is(err, syscall.EACCES, syscall.EADDRINUSE) || Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("error of the second listener = %v, want EADDRINUSE or EACCES", err)
+		t.Errorf("second listener: error = %v, want EADDRINUSE or EACCES", err)
 	}
 	_ = l.Close()
 	if _, err := net.Dial("tcp", l.Addr().String()); !Is(err, syscall.ECONNREFUSED) || Is(err, syscall.ECONNRESET, syscall.EADDRINUSE) {
-		t.Errorf("error of a connection to a closed port = %v, want ECONNREFUSED", err)
+		t.Errorf("connection to a closed port: error = %v, want ECONNREFUSED", err)
 	}
 	if Is(nil, syscall.ECONNREFUSED) || Is(errors.New("connection refused"), syscall.ECONNREFUSED) {
 		t.Error("Is() = true for an error that is not a system error, want false")
 	}
 	if n := numberOn("windows", syscall.ECONNREFUSED); n != 10061 {
-		t.Errorf("number of ECONNREFUSED on Windows = %d, want 10061", n)
+		t.Errorf("ECONNREFUSED on Windows = %d, want 10061", n)
 	}
 }
