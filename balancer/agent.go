@@ -50,7 +50,7 @@ const (
 	AgentDown    AgentState = "down"
 )
 
-// AgentAnswer is what an agent has requested up to its latest answer.
+// AgentAnswer holds the state and weight that an agent has requested in its answers so far.
 type AgentAnswer struct {
 	State AgentState `json:"state,omitempty"`
 	// Drained reports whether the agent has requested a drain. The drain lasts until the agent

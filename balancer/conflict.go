@@ -15,8 +15,8 @@ const maxRivals = 8
 // key.
 type ClaimConflict struct {
 	Service *Service
-	// Key is what both services claim. It has no address for a node port, and no port for an
-	// address that a pool gave to Rival.
+	// Key is the contested claim. It has no address for a node port, and no port for an address
+	// that a pool gave to Rival.
 	Key   Key
 	Field string
 	Rival *Service

@@ -170,23 +170,23 @@ func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen
 type endpointRefusal string
 
 const (
-	// privateAddress: the endpoint is at a loopback or link-local address.
+	// privateAddress means that the endpoint is at a loopback or link-local address.
 	privateAddress endpointRefusal = "private"
-	// privateAnswer: DNS returned a loopback or link-local address.
+	// privateAnswer means that DNS returned a loopback or link-local address.
 	privateAnswer endpointRefusal = "answer"
-	// metadataAddress: the endpoint is a cloud's metadata service, which often has this host's
-	// credentials.
+	// metadataAddress means that the endpoint is a cloud's metadata service, which often has this
+	// host's credentials.
 	metadataAddress endpointRefusal = "metadata"
-	// ownAddress: the endpoint is at one of the node's own addresses, so clients could bypass the
-	// node's firewall.
+	// ownAddress means that the endpoint is at one of the node's own addresses, so clients could
+	// bypass the node's firewall.
 	ownAddress endpointRefusal = "own"
-	// nodePort: the traffic or the checks would use a low port of another node. That node may
-	// accept such connections only from this node.
+	// nodePort means that the traffic or the checks would use a low port of another node. That node
+	// may accept such connections only from this node.
 	nodePort endpointRefusal = "node"
-	// etcdPort: the endpoint is at an etcd port on this node, on another node or on a member of
-	// etcd.
+	// etcdPort means that the endpoint is at an etcd port on this node, on another node or on a
+	// member of etcd.
 	etcdPort endpointRefusal = "etcd"
-	// etcdCheck: the endpoint's checks would use an etcd port.
+	// etcdCheck means that the endpoint's checks would use an etcd port.
 	etcdCheck endpointRefusal = "check"
 )
 

@@ -2,7 +2,7 @@ package failover
 
 import "vipd/balancer/failover/local"
 
-// gateState is what this node knows about the state of the kernel's gate.
+// gateState is the state of the kernel's gate, as this node knows it.
 type gateState int
 
 const (

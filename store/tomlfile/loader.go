@@ -311,7 +311,7 @@ func (c *contents) define(doc *Document, defaults map[string]any) {
 	c.problems = slices.Concat(Sections(doc), services, vips)
 }
 
-// Result is what [Load] and [LoadText] return.
+// Result is the result of [Load] or [LoadText].
 type Result struct {
 	// Snapshot holds the services, and all problems with services and their defaults.
 	Snapshot store.Snapshot

@@ -38,7 +38,7 @@ func (e *env) closeGate() {
 	e.do(local.CloseGate{})
 }
 
-// gateState is what a node knows about the state of the kernel's gate.
+// gateState is the state of the kernel's gate, as the node knows it.
 type gateState int
 
 const (
