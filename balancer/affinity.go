@@ -27,7 +27,8 @@ func (AffinityScope) Values() []string {
 type AffinityMemory struct {
 	// Key is the frontend's key. Its port and protocol are zero if all ports share the memory.
 	Key
-	// Service is the service that owns the memory. It is "" for PortScope and VIPScope.
+	// Service is the service that owns the memory. It is "" for PortScope, and for the memory that
+	// the services on a VIP share.
 	Service Name
 	// Prefix is the frontend's AffinityPrefix.
 	Prefix int
