@@ -91,7 +91,7 @@ func TestHalfWrittenEtcdKeepsServices(t *testing.T) {
 }
 
 // TestRestoredEtcdKeepsServices restores etcd from a backup while no source runs, and then writes
-// more revisions than were lost. A source that starts afterwards must keep the services in use that
+// more revisions than were lost. A source that starts afterwards must keep using the services that
 // are missing from the backup.
 func TestRestoredEtcdKeepsServices(t *testing.T) {
 	t.Parallel()

@@ -300,7 +300,7 @@ func TestYield(t *testing.T) {
 			b.receiveFor(2*time.Second, low, 50, c.change)
 			b.want(vrrp.Backup)
 			if s := b.group(); len(s.Problems) != 1 {
-				t.Errorf("problems of the Backup = %q, want one", s.Problems)
+				t.Errorf("Backup: problems = %q, want one", s.Problems)
 			}
 			b.run(500 * ms)
 			b.want(vrrp.Active)
@@ -324,7 +324,7 @@ func TestYieldToANewcomer(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(a *vrrp.Advert, d *vrrp.Datagram)
-		// adverts is the number of adverts that the router sends. answers reports whether it
+		// adverts is the number of adverts that the router sends. answers is set if the router
 		// answers for the VIP.
 		adverts int
 		answers bool

@@ -10,20 +10,20 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// ErrHistoryChanged means that etcd has another history than before. All data that was read before
-// is invalid.
+// ErrHistoryChanged means that etcd has another history than before. All data from earlier reads is
+// invalid.
 var ErrHistoryChanged = errors.New("etcd was wiped, or restored from a backup")
 
 // History identifies the part of etcd's history that a client has seen. The zero value is an empty
 // history.
 type History struct {
 	// Cluster is the ID of the cluster. Zero means that it is unknown. A restored cluster may have
-	// the same ID as the former cluster.
+	// the same ID as the cluster before it.
 	Cluster uint64
 	// Revision is the last seen revision.
 	Revision int64
-	// marker is the last seen write. A restored etcd may have written more than it lost, but hardly
-	// the same value at the same revision.
+	// marker is the last seen write. A restored etcd may have had more writes than it lost, but
+	// hardly a write of the same value at the same revision.
 	marker *mvccpb.KeyValue
 	// changed reports whether the marker's key may have changed between the marker's revision and
 	// Revision.
@@ -56,9 +56,9 @@ func (h *History) Follow(revision int64, events []*mvccpb.Event) {
 	}
 }
 
-// Verify checks whether etcd still has this history. If not, it returns [ErrAnother]. compacted
-// reports whether the necessary part of the history was compacted. In this case the marker's
-// current value is compared.
+// Verify checks whether etcd still has this history. If not, it returns [ErrAnother]. The result
+// compacted is true if the necessary part of the history was compacted. In this case, Verify
+// compares the marker's current value.
 func (h *History) Verify(ctx context.Context, key string, ask Asker) (compacted bool, err error) {
 	request := &etcdserverpb.RangeRequest{Key: []byte(key), Revision: h.Revision}
 	if h.marker != nil {
