@@ -210,7 +210,7 @@ func (u *compiledService) unreservedVIPs(env *Env, in *Inputs, i int, vips []net
 		reservedFor := ""
 		switch own := isOwn(env, in, vip); {
 		case own && p.Port.IsRange() && p.Port.Contains(sshPort):
-			u.refuse(PortReserved, element("ports", i, "port"), "%s is not served: it is this node's own address, and you could no longer reach it by SSH. Choose a range without port %d, or another VIP", key, sshPort)
+			u.refuse(PortReserved, element("ports", i, "port"), "%s is not served: it is this node's own address, and you could no longer reach the node by SSH. Choose a range without port %d, or another VIP", key, sshPort)
 			continue
 		case own && fromEtcd(u.service):
 			reservedFor = env.reservedPort(key)
@@ -277,7 +277,7 @@ func (u *compiledService) vipRefusal(env *Env, vip netip.Addr, owned bool) strin
 		}
 	}
 	if len(env.Allowed) > 0 && !containsAddr(env.Allowed, vip) {
-		return "addresses.allowed of this node's configuration does not contain it"
+		return "addresses.allowed in this node's configuration does not contain it"
 	}
 	return ""
 }

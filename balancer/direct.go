@@ -17,8 +17,8 @@ func (u *compiledService) isRealServer(env *Env) bool {
 func (u *compiledService) holdDirect(env *Env, in *Inputs, vips []netip.Addr) (others []netip.Addr) {
 	for _, vip := range vips {
 		if env.MayOwn && in.PolicyOf(vip).Hold == HoldOne {
-			u.problem(SeverityWarning, "vips", "%s is not held for direct routing, because this host can own it (hold = \"one\") and would then be its gateway: "+
-				"disable ownership on this host, or remove its endpoint", vip)
+			u.problem(SeverityWarning, "vips", "%s is not held for direct routing, because this host can own it (hold = \"one\") and would then be a gateway for the VIP: "+
+				"disable ownership on this host, or remove this host's endpoint", vip)
 			others = append(others, vip)
 			continue
 		}

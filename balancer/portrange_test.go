@@ -142,7 +142,7 @@ func TestRangeConflicts(t *testing.T) {
 func TestRangeOnOwnAddress(t *testing.T) {
 	const vip = "192.168.1.1"
 	own := []netip.Addr{netip.MustParseAddr(vip)}
-	listening := []Reserved{{Port: 25, Proto: TCP, Description: "a program of this node listens on it"}}
+	listening := []Reserved{{Port: 25, Proto: TCP, Description: "a program on this node listens on it"}}
 	one := snap.Map[Name, *Pool]{}.Set("one", &Pool{Name: "one", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.168.1.0/24")}, VIPPolicy: VIPPolicy{Hold: HoldOne}})
 	for name, c := range map[string]struct {
 		port   PortRange

@@ -94,7 +94,7 @@ func TestFormerEndpointsServe(t *testing.T) {
 		"not checked yet": {"192.0.2.1", "192.0.2.1", "", "192.0.2.1:active 192.0.2.5:untested 192.0.2.6:untested", ""},
 		"checks fail": {
 			"192.0.2.1", "192.0.2.1", "192.0.2.5 192.0.2.6", "192.0.2.1:active 192.0.2.5:down 192.0.2.6:down",
-			"endpoints[0].address: looking up db1.example.org: no endpoint of the new answer (2) passes its checks: the former endpoints (1) stay in use",
+			"endpoints[0].address: looking up db1.example.org: no endpoint of the new answer (2) passes its checks: the previous endpoints (1) stay in use",
 		},
 		"a check passes":          {"192.0.2.1", "192.0.2.1 192.0.2.5", "", "192.0.2.1:active 192.0.2.5:active 192.0.2.6:untested", ""},
 		"no former":               {"", "", "", "192.0.2.5:active 192.0.2.6:active", ""},

@@ -81,9 +81,9 @@ func (env *Env) refusesVIP(vip netip.Addr, owned bool) string {
 	case len(env.Allowed) > 0:
 		return "" // the networks apply to all services, including services from files
 	case vip.IsLoopback(), vip.IsLinkLocalUnicast(), vip.IsMulticast():
-		return "services from etcd may claim loopback, link-local and multicast addresses only if addresses.allowed of the node contains them"
+		return "services from etcd may claim loopback, link-local and multicast addresses only if the node's addresses.allowed contains them"
 	case own && !owned:
-		return "it is this node's own address, which services from etcd may claim only if addresses.allowed of the node contains it"
+		return "it is this node's own address, which services from etcd may claim only if the node's addresses.allowed contains it"
 	}
 	return ""
 }

@@ -25,7 +25,7 @@ func TestTrustVIPs(t *testing.T) {
 		saying    string
 	}{
 		{nil, []string{"10.96.0.10", "fd00:96::10"}, true, true, ""},
-		{nil, refused, true, false, "only if addresses.allowed of the node contains"},
+		{nil, refused, true, false, "only if the node's addresses.allowed contains"},
 		{[]string{"10.96.0.0/16"}, []string{"10.96.0.10"}, true, true, ""},
 		{[]string{"10.96.0.0/16"}, []string{"8.8.8.8", "10.97.0.1", "192.168.1.5", "fd00:96::10"}, false, false, "does not contain it"},
 		{[]string{"127.0.0.0/8", "192.168.1.5/32"}, []string{"127.0.0.53", "192.168.1.5"}, true, true, ""},
@@ -449,7 +449,7 @@ func TestOwnEndpoints(t *testing.T) {
 		env.Local = []netip.Addr{netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("2001:db8::5")}
 		env.Nodes = env.Nodes.Set(netip.MustParseAddr("192.168.1.6"), "n2")
 		env.Reserved = []balancer.Reserved{
-			{Port: 2379, Proto: balancer.TCP, Etcd: true, Description: "it is a port of etcd"}, {Port: 8080, Proto: balancer.TCP, Description: "a program of this node listens on it"},
+			{Port: 2379, Proto: balancer.TCP, Etcd: true, Description: "it is a port of etcd"}, {Port: 8080, Proto: balancer.TCP, Description: "a program on this node listens on it"},
 			{Addr: netip.MustParseAddr("192.168.1.7"), Etcd: true, Description: "an address of etcd"}, {Addr: netip.MustParseAddr("192.168.1.8"), Description: "a gateway of this node"},
 		}
 		if c.allowed != "" {

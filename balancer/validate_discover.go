@@ -36,7 +36,7 @@ func (u *compiledService) reportUnresolved(in *Inputs) {
 			remains = fmt.Sprintf("the known endpoints (%d) are in use", n) // from an earlier answer, or from part of this answer
 		}
 		if why == "" && len(r.Former) > 0 && s.anyFails(in, l, r.Records) {
-			why, remains = fmt.Sprintf("no endpoint of the new answer (%d) passes its checks", len(r.Records)), fmt.Sprintf("the former endpoints (%d) stay in use", len(r.Former))
+			why, remains = fmt.Sprintf("no endpoint of the new answer (%d) passes its checks", len(r.Records)), fmt.Sprintf("the previous endpoints (%d) stay in use", len(r.Former))
 		}
 		if reported[l] = why != ""; reported[l] {
 			u.problem(SeverityWarning, field, "looking up %s: %s: %s", l, why, remains).Kind = Unresolved

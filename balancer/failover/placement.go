@@ -48,7 +48,7 @@ func (p placement) move(v *vip, m Move) (to, why, refusal string) {
 	}
 	no := p.ranking.blockReason(m.To, v, m.Force)
 	if no == "" && !p.peers.reachesEtcd(m.To) {
-		no = "the node does not reach etcd"
+		no = "the node can't reach etcd"
 	}
 	switch {
 	case no != "":

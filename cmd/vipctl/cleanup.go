@@ -46,7 +46,7 @@ removes only the objects that this mode created.`,
 		Flags: []cli.Flag{
 			modeFlag("remove only the objects that this `MODE` created"),
 			&cli.BoolFlag{Name: "dry-run", Usage: "show what would be removed, without removing it"},
-			&cli.BoolFlag{Name: "force", Usage: "clean up even if vipd is running; its services then end"},
+			&cli.BoolFlag{Name: "force", Usage: "clean up even if vipd is running; its services then stop"},
 		},
 		Run: runCleanup,
 	}

@@ -86,7 +86,7 @@ func connectionQuery(c *cli.Call) (q dataplane.ConnectionQuery, err error) {
 	service := c.Flags.String("service")
 	if given := c.Argument(0); given != "" {
 		if service != "" && service != given {
-			return q, cli.WrongUse("the service is given twice, as %q and as %q", given, service)
+			return q, cli.WrongUse("the service is named twice, as %q and as %q", given, service)
 		}
 		service = given
 	}

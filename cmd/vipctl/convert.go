@@ -73,13 +73,13 @@ func runConvert(c *cli.Call) error {
 		return noServices(file, format, result)
 	}
 	if result.Groups > 0 {
-		c.Hint("%s of VRRP: vipd owner (systemctl enable --now vipd vipd-owner) replaces keepalived; docs/migration.md describes in which order to convert hosts", wording.Count(result.Groups, "group"))
+		c.Hint("%s: vipd owner (systemctl enable --now vipd vipd-owner) replaces keepalived; docs/migration.md describes in which order to convert hosts", wording.Count(result.Groups, "VRRP group"))
 	}
 	if len(result.Notes) > 0 {
 		c.Hint("%s; %s without an exact equivalent, listed at the end", wording.Count(result.Services, "service"), wording.Count(len(result.Notes), "line"))
 	}
 	if result.DisabledGroups > 0 {
-		c.Hint("%s of VRRP commented out, with the reasons above each", wording.Count(result.DisabledGroups, "group"))
+		c.Hint("%s commented out, with the reasons above each", wording.Count(result.DisabledGroups, "VRRP group"))
 	}
 	if result.Disabled > 0 {
 		c.Hint("%s commented out, with the reasons above each: they would behave differently", wording.Count(result.Disabled, "service"))

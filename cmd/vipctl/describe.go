@@ -368,7 +368,7 @@ func nodeText(p *cli.Printer, n *nodeView) string {
 	}
 	switch {
 	case !n.Here:
-		out.text("state", "gone: no vipd with this name runs, or it can't reach etcd")
+		out.text("state", "gone: no vipd with this name is running, or it can't reach etcd")
 		return out.b.String()
 	case n.Status == nil:
 		out.text("state", "starting: it has no status yet")

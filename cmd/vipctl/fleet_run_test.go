@@ -390,7 +390,7 @@ func TestFleetAccess(t *testing.T) {
 		{"flags", append(as("ana", "right"), plain...), []string{"apply", "-f", services}, cli.ExitDone, "web: created"},
 		{"config", []string{"--config", config}, []string{"apply", "-f", services}, cli.ExitDone, "web: unchanged"},
 		{"reader reads", append(as("reader", "right"), plain...), []string{"export"}, cli.ExitDone, "[services.web]"},
-		{"reader may not write", append(as("reader", "right"), plain...), []string{"delete", "service", "web"}, cli.ExitFailed, "the user reader may not do that: its role has no right to /vipd/"},
+		{"reader may not write", append(as("reader", "right"), plain...), []string{"delete", "service", "web"}, cli.ExitFailed, "the user reader may not do that: its role has no permission for /vipd/"},
 		{"half a login", append(tls, append(plain, "--user", "ana")...), []string{"export"}, cli.ExitWrongUse, "username and password_file must be set together"},
 		{"history", []string{"--config", config}, []string{"history", "web"}, cli.ExitDone, "created"},
 	} {

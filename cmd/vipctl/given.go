@@ -63,7 +63,7 @@ func readGiven(c *cli.Call, places []string, recursive bool) (*given, error) {
 	g := &given{services: map[balancer.Name]*written{}, vips: map[netip.Addr]*written{}}
 	for i, place := range places {
 		if place == stdinName && slices.Contains(places[:i], stdinName) {
-			return nil, cli.WrongUse("standard input can be read only once, but -f - is given twice")
+			return nil, cli.WrongUse("standard input can be read only once, but -f - appears twice")
 		}
 		files, err := filesAt(place, recursive)
 		if err != nil {

@@ -53,7 +53,7 @@ func try(c *cli.Call) error {
 	case within <= 0:
 		return cli.WrongUse("--confirm needs a time above 0, such as 2m")
 	case c.Flags.Bool("prune") || c.Flags.Bool("allow-empty"):
-		return cli.WrongUse("--confirm accepts only a file without errors, so it needs neither --prune nor --allow-empty")
+		return cli.WrongUse("--confirm accepts only a file without errors: leave out --prune and --allow-empty")
 	case place == "":
 		return errors.New("there is nothing to confirm, because vipd already serves its saved files. Write the change to another file, and run: vipctl reload --confirm 2m -f NEW")
 	}
@@ -125,12 +125,12 @@ func confirmFile(c *cli.Call, client *api.Client) error {
 	}
 	r, err := client.Reload(c, operator(c), api.ReloadConfirm)
 	if err != nil {
-		return fmt.Errorf("%s has the new text, but vipd does not answer: %w", p.Place, err)
+		return fmt.Errorf("%s has the new content, but vipd does not answer: %w", p.Place, err)
 	}
 	if slices.ContainsFunc(r.Pending, func(q api.Pending) bool { return q.Place == p.Place }) {
 		return errors.New("the change is still pending, because " + p.Place + " has changed again")
 	}
-	return c.Show(r, func() string { return "confirmed: " + p.Place + " has the new text\n" })
+	return c.Show(r, func() string { return "confirmed: " + p.Place + " has the new content\n" })
 }
 
 func runAbort(c *cli.Call) error {

@@ -35,7 +35,7 @@ func (r *registration) runCommand(command []string) error {
 	r.run()
 	s := &supervised{registration: r, process: cmd.Process, ended: ended, signals: signals}
 	s.supervise()
-	r.Note("%s has ended: %s", command[0], cmd.ProcessState)
+	r.Note("%s has exited: %s", command[0], cmd.ProcessState)
 	if code := exitStatus(cmd.ProcessState); code != 0 {
 		return &cli.ExitError{Code: code}
 	}
@@ -88,7 +88,7 @@ func (s *supervised) supervise() {
 			defer timer.Stop()
 			kill = timer.C
 		case <-kill:
-			s.Note("the command has not ended within %s: killing it", s.Flags.Duration("kill-after"))
+			s.Note("the command has not exited within %s: killing it", s.Flags.Duration("kill-after"))
 			killGroup(s.process)
 		}
 	}

@@ -177,9 +177,9 @@ func TestRegisterCommandEnds(t *testing.T) {
 		code   int
 		says   string
 	}{
-		{"read line; exit 7", 7, "sh has ended: exit status 7"},
-		{"read line; exit 0", 0, "sh has ended: exit status 0"},
-		{"read line; kill -9 $$", 128 + 9, "sh has ended: signal: killed"},
+		{"read line; exit 7", 7, "sh has exited: exit status 7"},
+		{"read line; exit 0", 0, "sh has exited: exit status 0"},
+		{"read line; kill -9 $$", 128 + 9, "sh has exited: signal: killed"},
 	} {
 		in, feed, err := os.Pipe()
 		if err != nil {
@@ -333,7 +333,7 @@ func TestRegisterKillsTheCommand(t *testing.T) {
 	child := strings.TrimSpace(p.out.String())
 	p.waitForStderr("is registered")
 	p.interrupt()
-	p.waitForStderr("the command has not ended within 1s: killing it")
+	p.waitForStderr("the command has not exited within 1s: killing it")
 	p.waitForExit(128 + 9)
 	wait.For(t, within, "the child to end", func() bool {
 		state, err := os.ReadFile("/proc/" + child + "/stat")

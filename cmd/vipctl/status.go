@@ -136,7 +136,7 @@ func (out *sheet) overrides(s *api.Status) {
 func (out *sheet) mode(inUse, wanted, why string, fallback bool) {
 	switch {
 	case fallback:
-		fmt.Fprintf(&out.b, "%-*s%s, a fallback: %s is wanted\n", labelWidth, "mode", out.Paint(table.Line(inUse), table.Bad), table.Line(wanted))
+		fmt.Fprintf(&out.b, "%-*s%s, a fallback for %s\n", labelWidth, "mode", out.Paint(table.Line(inUse), table.Bad), table.Line(wanted))
 	case wanted != inUse && wanted != "":
 		out.text("mode", inUse+", wanted: "+wanted)
 	default:
@@ -172,7 +172,7 @@ func (out *sheet) sync(s *api.Status) {
 		text += " except failures"
 	}
 	if y.Wanted != y.Applied {
-		text = fmt.Sprintf("revision %d is applied, %d is wanted", y.Applied, y.Wanted)
+		text = fmt.Sprintf("revision %d is applied, %d is the newest", y.Applied, y.Wanted)
 	}
 	if !s.Ready {
 		text += "; the initial state is not complete yet"

@@ -208,7 +208,7 @@ func (s *screen) text() string {
 		if s.err != nil {
 			return table.Line(s.err.Error()) + "\n\nq quits"
 		}
-		return "asking vipd ..."
+		return "querying vipd ..."
 	}
 	lines := []string{s.title(), ""}
 	switch {
@@ -233,7 +233,7 @@ func keysText() []string {
 		"enter        show the endpoints of a service, or one endpoint",
 		"esc          go back",
 		"s, r         sort by the next column, reverse the order",
-		"/            show only names that contain a text",
+		"/            show only names that contain the text you type",
 		"q, ctrl+c    quit",
 		"any other key closes this list",
 	}

@@ -38,9 +38,9 @@ VIPs stay where they are then. Groups move together, and no VIP moves to a
 host that it prefers less. --dry-run only lists the moves.`,
 		Example: "vipctl vip move 192.168.1.100 --to gw2 --reason \"new kernel on gw1\"",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "to", Usage: "move it to `NODE`; with VRRP, to its address"},
+			&cli.StringFlag{Name: "to", Usage: "move the VIP to `NODE`; with VRRP, write the host's address instead"},
 			&cli.DurationFlag{Name: "timeout", Value: 10 * time.Second, Usage: "wait at most this `TIME` for the new owner"},
-			&cli.BoolFlag{Name: "force", Usage: "move it even to a host that can't serve it, and leave it there"},
+			&cli.BoolFlag{Name: "force", Usage: "move the VIP even to a host that can't serve it, and leave it there"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "balance: list the moves without making them"},
 			reasonFlag(),
 		},

@@ -125,7 +125,7 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 	f.BoolVar(&a.version, "version", false, "print the version and exit")
 	err := f.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(stdout, "vipd serves virtual IPs as its configuration says.\n\nFlags:\n")
+		fmt.Fprint(stdout, "vipd serves virtual IPs according to its configuration.\n\nFlags:\n")
 		f.VisitAll(func(one *flag.Flag) { describe(stdout, one) })
 		return a, err
 	}

@@ -53,7 +53,7 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 	f.StringVar(&a.format, "log-format", "text", "write the log in `FORMAT`: text or json")
 	switch err := f.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(stdout, "vipd owner holds VIPs with hold = \"one\" while they are this host's.\n\nFlags:\n")
+		fmt.Fprint(stdout, "vipd owner holds VIPs with hold = \"one\" while this host owns them.\n\nFlags:\n")
 		f.VisitAll(func(one *flag.Flag) { describe(stdout, one) })
 		return exitDone
 	case err != nil || f.NArg() > 0:

@@ -144,7 +144,7 @@ func (n *Inputs) summarize(a *Answer, f *balancer.Frontend) {
 	case stopped == len(led):
 		a.verdict(Dropped, "dropped: this host does not forward packets between %s and the endpoints of %s", a.Client, f.Service)
 	case len(lost) == len(led):
-		a.verdict(Lost, "lost: answers of %s bypass this node, unless its routes lead through this node", strings.Join(lost, ", "))
+		a.verdict(Lost, "lost: answers from %s bypass this node, unless its routes lead through this node", strings.Join(lost, ", "))
 	case mostly == len(led):
 		a.verdict(Dropped, "not answered: %s", strings.Join(silent, "; "))
 	case len(led) == 1:

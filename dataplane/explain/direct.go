@@ -58,7 +58,7 @@ func (n *Inputs) realServer(a *Answer) bool {
 		a.verdict(Dropped, "dropped: this host does not hold %s; \"vipctl status\" shows the reason", a.To.Addr)
 		return true
 	}
-	a.step("server", false, "this host is a real server of %s (direct routing): gateways forward packets of clients to it unchanged, and it answers them itself", service)
+	a.step("server", false, "this host is a real server of %s (direct routing): gateways forward clients' packets to it unchanged, and it answers the clients itself", service)
 	if answers := host.AnswersARP(a.To.Addr); answers != "" {
 		a.step("server", true, "this host answers ARP requests for %s, so clients might bypass the gateway: %s", a.To.Addr, answers)
 	}

@@ -331,7 +331,7 @@ func (a *Answer) list(unread error) {
 	}
 	for _, c := range a.Existing {
 		if c.State == unanswered {
-			a.step("existing", false, "%s has no answer from %s (%s)", c.Client, c.Backend, c.State)
+			a.step("existing", false, "%s has received no answer from %s (%s)", c.Client, c.Backend, c.State)
 			continue
 		}
 		a.step("existing", false, "%s stays connected to %s (%s)", c.Client, c.Backend, c.State)
@@ -340,7 +340,7 @@ func (a *Answer) list(unread error) {
 	case errors.Is(unread, errMore):
 		a.step("existing", false, "and more")
 	case errors.Is(unread, context.DeadlineExceeded):
-		a.step("existing", false, "the list of connections was not complete in time: there might be others")
+		a.step("existing", false, "the list of connections was not complete in time: there might be more connections")
 	case unread != nil:
 		a.step("existing", false, "connections can't be read: %v", unread)
 	}

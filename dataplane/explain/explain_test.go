@@ -42,7 +42,7 @@ func TestConnectionWithoutAnAnswer(t *testing.T) {
 			t.Errorf("step = %+v, want it not marked as wrong, and the word snat in one step only", s)
 		}
 	}
-	if want := "10.1.0.2:4001 has no answer from 10.0.0.1:8080 (syn-sent)"; a.Steps[2].Text != want {
+	if want := "10.1.0.2:4001 has received no answer from 10.0.0.1:8080 (syn-sent)"; a.Steps[2].Text != want {
 		t.Errorf("last step = %q, want %q", a.Steps[2].Text, want)
 	}
 }

@@ -87,7 +87,7 @@ func (x *Adverts) Failure(on string, v4 bool) error {
 func (x *Adverts) reopen() {
 	all, err := net.Interfaces()
 	if err != nil {
-		x.log.Warn("the interfaces of VRRP can't be listed", "err", err)
+		x.log.Warn("the interfaces for VRRP can't be listed", "err", err)
 	}
 	if err != nil || x.closed {
 		return
@@ -124,7 +124,7 @@ func (x *Adverts) reopen() {
 func (x *Adverts) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := x.followLinks(ctx); err != nil && ctx.Err() == nil {
-			x.log.Debug("the interfaces of VRRP can't be followed", "err", err)
+			x.log.Debug("changes to the interfaces for VRRP can't be followed", "err", err)
 		}
 		wake.Sleep(ctx, time.Second)
 	}

@@ -196,7 +196,7 @@ func (g *Gate) Follow(devices []string) error {
 		}
 	}
 	if err := g.conn.Commit(&tx); err != nil {
-		return fmt.Errorf("changing the devices of the gate: %w", err)
+		return fmt.Errorf("changing the gate's devices: %w", err)
 	}
 	g.devices, g.made = slices.Clone(devices), 0
 	return nil
@@ -263,7 +263,7 @@ func (g *Gate) Cover(vips []netip.Addr) error {
 		tx.Delete(g.table, vipSet(f), elements(drop, f == nft.IPv4)...)
 	}
 	if err := g.conn.Commit(&tx); err != nil {
-		return fmt.Errorf("changing the VIPs of the gate: %w", err)
+		return fmt.Errorf("changing the gate's VIPs: %w", err)
 	}
 	g.vips = want
 	return nil
@@ -331,7 +331,7 @@ func (g *Gate) listed() (vips []netip.Addr, err error) {
 	for _, f := range []nft.TableFamily{nft.IPv4, nft.IPv6} {
 		all, err := g.conn.Elements(g.table, vipSet(f).Name)
 		if err != nil {
-			return nil, fmt.Errorf("reading the VIPs of the gate: %w", err)
+			return nil, fmt.Errorf("reading the gate's VIPs: %w", err)
 		}
 		for _, e := range all {
 			if a, ok := netip.AddrFromSlice(e.Key); ok {

@@ -112,7 +112,7 @@ func (k *Kernel) listenForHosts(ctx context.Context, name string, hosts []netip.
 	})
 	if len(hosts) > 0 {
 		listening.Go(func() {
-			k.listen(ctx, name, "can't ask for the hosts in ownership.reach", func(device int) error {
+			k.listen(ctx, name, "can't query the hosts in ownership.reach", func(device int) error {
 				return Reach(ctx, device, hosts, reaching, func() { k.o.Reached(name, hosts) })
 			})
 		})

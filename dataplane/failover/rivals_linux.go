@@ -110,7 +110,7 @@ func proxiesIn(found map[netip.Addr]net.HardwareAddr, controls []netip.Addr) map
 func Neighbours() (map[netip.Addr]string, error) {
 	entries, err := netlink.NeighList(0, unix.AF_UNSPEC)
 	if err != nil {
-		return nil, fmt.Errorf("listing neighbours: %w", err)
+		return nil, fmt.Errorf("listing neighbors: %w", err)
 	}
 	names, all := map[int]string{}, map[netip.Addr]string{}
 	for _, e := range entries {

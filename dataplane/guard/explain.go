@@ -57,7 +57,7 @@ func clientSourceOf(p Path) (node bool, why string, lost bool) {
 	case p.Local:
 		return true, "the client is this node", false
 	case p.oneArm():
-		return true, "the client is behind the same interface as the endpoint: the endpoint sees the client's address only if the client is in another network, and the reply must then come back through this node", false
+		return true, "the client is behind the same interface as the endpoint: the endpoint sees the client's address only if their networks differ. Replies must then come back through this node", false
 	}
 	return false, `source is "client": the reply comes back only if the endpoint routes to the client through this node`, false
 }

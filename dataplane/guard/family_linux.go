@@ -367,7 +367,7 @@ func (y *familyGuard) compare() (string, error) {
 	if places, err := y.readPlaces(); err != nil {
 		return "", err
 	} else if !maps.Equal(places, y.limits.places) {
-		return "elements of the maps of limits were changed", nil
+		return "elements of the maps for limits were changed", nil
 	}
 	if reason, err := y.fastPathChanged(); reason != "" || err != nil {
 		return reason, err

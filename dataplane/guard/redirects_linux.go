@@ -204,7 +204,7 @@ func (t *redirectTable) compare() (string, error) {
 		same = same && ports[string(element(placeOf(k)).Key)] == string(nft.Bytes{}.Port(port)[:2])
 	}
 	if !same {
-		return "elements of the map of ports were changed", nil
+		return "elements of the port map were changed", nil
 	}
 	return "", nil
 }

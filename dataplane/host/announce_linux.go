@@ -72,7 +72,7 @@ func (h *Host) unfinished() []balancer.Problem {
 	}
 	if some := h.leftover(func(r *address) bool { return r.unannounced }); len(some) > 0 {
 		out = append(out, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
-			"VIPs are not announced to the neighbours yet (%d, such as %s): %s", len(some), some[0].addr, h.failure)})
+			"VIPs are not announced to neighbors yet (%d, such as %s): %s", len(some), some[0].addr, h.failure)})
 	}
 	return out
 }

@@ -33,11 +33,11 @@ func (a *attempt) connect(ctx context.Context, network string) (net.Conn, error)
 	}
 	a.interrupts = append(a.interrupts, context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }))
 	if network == "udp" && a.header == localHeader(balancer.ProxyProtocolV2) {
-		a.notes.note("sending the first datagram with a PROXY header without a client")
+		a.notes.note("sending the first datagram with a PROXY header that names no client")
 		return &prefixed{conn, a.header}, nil
 	}
 	if network == "tcp" && a.header != "" {
-		a.notes.note("sending a PROXY header without a client")
+		a.notes.note("sending a PROXY header that names no client")
 		if _, err := io.WriteString(conn, a.header); err != nil && !resets(err) {
 			_ = conn.Close()
 			return nil, a.sendError(err)

@@ -25,7 +25,7 @@ func (a *attempt) exec(ctx context.Context) (string, error) {
 	output := a.lastOutput(result.Stdout, result.Stderr)
 	switch {
 	case errors.Is(result.Err, command.ErrLate):
-		return "", fmt.Errorf("did not end within %s and was killed%s", a.timeout(), suffix(output))
+		return "", fmt.Errorf("did not exit within %s and was killed%s", a.timeout(), suffix(output))
 	case result.Err != nil:
 		return "", fmt.Errorf("%w%s", result.Err, suffix(output))
 	case output == "":

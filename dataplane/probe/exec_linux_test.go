@@ -51,9 +51,9 @@ func TestExec(t *testing.T) {
 		{"fails, and prints why", shell("echo looking; echo 'disk full'; exit 3", nil), health.Failed, "exited with 3: disk full"},
 		{"control characters", shell("printf 'a\\033[31mred\\007\\302\\233b\\r\\n' >&2; exit 1", nil), health.Failed, "exited with 1: a [31mred  b"},
 		{"killed", shell("kill -SEGV $$", nil), health.Failed, "ended by signal: segmentation fault"},
-		{"hangs", shell("echo thinking; sleep 100", says), health.Failed, "did not end within 1s and was killed: thinking"},
-		{"hangs and holds on", shell("trap '' TERM INT HUP; while :; do sleep 1; done", short), health.Failed, "did not end within 200ms and was killed"},
-		{"endless output", shell("while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done", says), health.Failed, "did not end within 1s and was killed: yyy"},
+		{"hangs", shell("echo thinking; sleep 100", says), health.Failed, "did not exit within 1s and was killed: thinking"},
+		{"hangs and holds on", shell("trap '' TERM INT HUP; while :; do sleep 1; done", short), health.Failed, "did not exit within 200ms and was killed"},
+		{"endless output", shell("while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done", says), health.Failed, "did not exit within 1s and was killed: yyy"},
 		{"much output", shell("head -c 1000000 /dev/zero | tr '\\0' 'y'", nil), health.Passed, strings.Repeat("y", 200)},
 		{"the target's address", shell(`echo "$VIPD_ADDRESS $VIPD_PORT"`, nil), health.Passed, "192.0.2.1 80"},
 		{"no shell", define(balancer.ExecHealth, func(h *balancer.Health) {

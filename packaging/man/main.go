@@ -136,8 +136,8 @@ func vipdPage(h, owner *help, version string) *page {
 	p.literal([]string{"vipd [FLAGS]", "vipd owner [FLAGS]"})
 	p.heading("DESCRIPTION")
 	p.paragraph(h.usage)
-	p.paragraph("SIGHUP reloads the configuration, as `vipctl reload` does; a changed file is noticed without it. SIGTERM ends vipd: kernel " +
-		"modes leave their rules and addresses, so that traffic goes on, without health checks; userspace mode drains its connections. " +
+	p.paragraph("SIGHUP reloads the configuration, like `vipctl reload`; vipd also notices changed files by itself. SIGTERM stops vipd: kernel " +
+		"modes leave their rules and addresses, so traffic continues, but without health checks; userspace mode drains its connections. " +
 		"`vipctl cleanup` removes everything that vipd has created.")
 	p.heading("FLAGS")
 	for _, e := range h.lists["Flags"] {
@@ -149,12 +149,12 @@ func vipdPage(h, owner *help, version string) *page {
 		p.item(e.term, e.text)
 	}
 	p.heading("EXIT STATUS")
-	p.paragraph("0: it was asked to end. 1: it failed. 2: wrong use. 78: the configuration can't be used, or another vipd serves this network.")
+	p.paragraph("0: vipd was stopped. 1: vipd failed. 2: incorrect usage. 78: the configuration can't be used, or another vipd runs in this network namespace.")
 	p.heading("FILES")
 	p.item("/etc/vipd/vipd.toml", "the configuration, see `vipd.toml`(5)")
 	p.item("/run/vipd/vipd.sock", "the socket for `vipctl`(1), open to root and to the group vipd")
-	p.item("/var/lib/vipd", "what outlives a reboot: overrides, running drains, the last state of etcd")
-	p.item("/var/log/vipd", "where the unit lets an access log be")
+	p.item("/var/lib/vipd", "state that survives a reboot: overrides, drains in progress, the last state that was read from etcd")
+	p.item("/var/log/vipd", "the folder for access logs under systemd")
 	p.seeAlso("vipctl(1)", "vipd.toml(5)")
 	return p
 }

@@ -388,7 +388,7 @@ func TestHealthRoleRights(t *testing.T) {
 	b.wait("the votes", has("n1", ups(3)))
 	other := vote(t, as("node-n1", "one"), "n2")
 	wait.For(t, within, "the error of a vote as another node", func() bool {
-		return strings.Contains(other.last(), "the user node-n1 may not do that: its role has no right to /vipda/health/n2/")
+		return strings.Contains(other.last(), "the user node-n1 may not do that: its role has no permission for /vipda/health/n2/")
 	})
 	denied := readBoard(t, fleet.BoardOptions{Config: as("none", "two"), Patience: time.Millisecond})
 	wait.For(t, within, "the error of a user without rights", func() bool {

@@ -230,7 +230,7 @@ func TestMissingRights(t *testing.T) {
 		t.Errorf("problems = %v, want one about nodes/n1/config and one about vips/", s.Problems)
 	}
 	for _, problem := range s.Problems {
-		if problem.Severity != balancer.SeverityWarning || !strings.Contains(problem.Text, "the user n1 may not read it: give its role that right") {
+		if problem.Severity != balancer.SeverityWarning || !strings.Contains(problem.Text, "the user n1 may not read it: give its role that permission") {
 			t.Errorf("problem = %+v, want a warning that names the missing permission", problem)
 		}
 	}

@@ -568,7 +568,7 @@ func TestWriterRights(t *testing.T) {
 	w := newWriter(t, config)
 	for range 2 {
 		_, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: fields(80)})
-		if err == nil || !strings.Contains(err.Error(), "the user web may not do that: its role has no right to /vipda/services/web") {
+		if err == nil || !strings.Contains(err.Error(), "the user web may not do that: its role has no permission for /vipda/services/web") {
 			t.Errorf("Apply without permission = %v, want an error with the user and the key", err)
 		}
 		time.Sleep(3 * time.Second) // until the token expires; etcd checks for that every second

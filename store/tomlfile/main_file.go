@@ -149,12 +149,12 @@ func (l *loader) defineMain(fresh *contents, doc *Document) {
 	fresh.define(doc, defaults)
 	wrong := len(l.main.mistakes) > 0 || slices.ContainsFunc(fresh.problems, isError) || slices.ContainsFunc(problems, isError)
 	if former := l.place; l.readPlace(doc, wrong) && former != "" {
-		problems = append(problems, staying(doc, "store.path", "the files of the former path"))
+		problems = append(problems, staying(doc, "store.path", "the files at the previous path"))
 	}
 	if wrong && lacks(defaults, l.defaults) {
 		defaults = l.defaults
 		fresh.define(doc, defaults)
-		problems = append(problems, staying(doc, "defaults", "the former defaults"))
+		problems = append(problems, staying(doc, "defaults", "the previous defaults"))
 	}
 	if !reflect.DeepEqual(defaults, l.defaults) {
 		l.defaults = interner{}.table(defaults)

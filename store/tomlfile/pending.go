@@ -165,7 +165,7 @@ func (w *watchRun) end(what *look, how store.Outcome) error {
 	w.options.Pended(p.Pending, how, by)
 	what.all, what.forced = true, true
 	if err != nil && how == store.Aborted {
-		return fmt.Errorf("the change is reverted, but that is not recorded: if vipd restarts before %s, it will serve the change again: %w", p.Until.Format(time.DateTime), err)
+		return fmt.Errorf("the change is reverted, but this can't be recorded: if vipd restarts before %s, it will serve the change again: %w", p.Until.Format(time.DateTime), err)
 	}
 	return nil
 }
@@ -229,6 +229,6 @@ func (l *loader) overtakenProblem() []balancer.Problem {
 	}
 	return []balancer.Problem{{
 		Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: l.path},
-		Text: "has changed while another change to it is pending; vipd will read the file when that change ends, for example with vipctl abort",
+		Text: "has changed while another change to it is pending; vipd will read the file when that change is reverted; to revert it now, run vipctl abort",
 	}}
 }

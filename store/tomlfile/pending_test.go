@@ -263,8 +263,8 @@ func TestPendingEndIsNotRecorded(t *testing.T) {
 	}
 	unwritable(func() {
 		err := b.reload(Reload{Abort: true})
-		if err == nil || !strings.HasPrefix(err.Error(), "the change is reverted, but that is not recorded: if vipd restarts before ") || b.served() != "a=1" {
-			t.Errorf("abort: error = %v, served = %s, want the error that the abort is not recorded, and a=1", err, b.served())
+		if err == nil || !strings.HasPrefix(err.Error(), "the change is reverted, but this can't be recorded: if vipd restarts before ") || b.served() != "a=1" {
+			t.Errorf("abort: error = %v, served = %s, want an error that the end is not recorded, and a=1", err, b.served())
 		}
 	})
 	b.start()

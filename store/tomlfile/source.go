@@ -108,7 +108,7 @@ func New(o Options) *Source {
 	return &Source{
 		options: o, open: fsnotify.NewWatcher, poll: defaultPoll, reloads: make(chan request), loader: newLoader(o.Main, ""),
 		file:   o.StateDir.File(keepName, "the last good state of files is not saved", statedir.Large),
-		record: o.StateDir.File(pendingName, "the end of a pending change is not recorded", statedir.Small),
+		record: o.StateDir.File(pendingName, "vipd can't record that a change is no longer pending", statedir.Small),
 	}
 }
 

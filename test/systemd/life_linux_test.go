@@ -244,7 +244,7 @@ func (g *gateway) live(l life) {
 	g.serves("10.96.0.10")
 	wait.For(t, 20*time.Second, "checks to run as nobody, and to be killed", func() bool {
 		out := g.run("vipctl get endpoints -o wide")
-		return strings.Contains(out, "I am nobody") && strings.Contains(out, "did not end within")
+		return strings.Contains(out, "I am nobody") && strings.Contains(out, "did not exit within")
 	})
 
 	if l.hooked {

@@ -64,7 +64,7 @@ func TestProblemsNameThePlace(t *testing.T) {
 		{"[store]\nkind = \"etcd\"\n[addresses]\nallowed = [\"10.96.0.0/16\"]", ""},
 		{"[store]\nkind = \"etcd\"\n[etcd]\nprefix = \"vipd\"\n[addresses]\nallowed = [\"10.96.0.0/16\"]", `vipd.toml:4: etcd.prefix: "vipd" and the usual spelling "/vipd" are different prefixes: hosts that use different spellings don't share services`},
 		{"[store]\nkind = \"etcd\"\n[etcd]\nprefix = \"//vipd\"\n[addresses]\nallowed = [\"10.96.0.0/16\"]", `vipd.toml:4: etcd.prefix: "//vipd" and the usual spelling "/vipd" are different prefixes: hosts that use different spellings don't share services`},
-		{"[etcd]\nprefix = \"/x\"", `vipd.toml:1: etcd: is only for vipctl: vipd follows etcd if store.kind is "etcd"`},
+		{"[etcd]\nprefix = \"/x\"", `vipd.toml:1: etcd: is used only by vipctl: vipd reads services from etcd only with store.kind = "etcd"`},
 		{"addresses.allowed = [\"10.96.0.0/16\"]\n[store]\nkind = \"etcd\"\n[etcd]\nusername = \"me\"", "vipd.toml:4: etcd: username and password_file must be set together"},
 		{"addresses.allowed = [\"10.96.0.0/16\"]\n[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [\"127.0.0.1:2379\"]", `vipd.toml:5: etcd.endpoints[0]: needs a URL with a port, such as "http://127.0.0.1:2379" or "https://etcd1:2379"`},
 		{"addresses.allowed = [\"10.96.0.0/16\"]\nnode = \"a/b\"\n[store]\nkind = \"etcd\"", `vipd.toml:2: node: the name "a/b" of a node is not valid: use only printable characters, and neither / nor spaces`},

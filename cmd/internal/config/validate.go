@@ -133,7 +133,7 @@ func (c *Config) checkFleet(f *findings) {
 	}
 	c.checkVRRP(f)
 	if c.Store.Kind != EtcdStore && !reflect.DeepEqual(c.Etcd, Default().Etcd) {
-		f.add(balancer.SeverityWarning, "etcd", "is only for vipctl: vipd follows etcd if store.kind is \"etcd\"")
+		f.add(balancer.SeverityWarning, "etcd", "is used only by vipctl: vipd reads services from etcd only with store.kind = \"etcd\"")
 	}
 	if usual := "/" + strings.Trim(path.Clean(c.Etcd.Prefix), "/"); c.Etcd.Prefix != "" && c.Etcd.Prefix != usual {
 		f.add(balancer.SeverityWarning, "etcd.prefix", "%q and the usual spelling %q are different prefixes: hosts that use different spellings don't share services", c.Etcd.Prefix, usual)

@@ -20,7 +20,7 @@ type answer struct {
 const (
 	noEquivalent = "vipd has no equivalent"
 	noHTTP       = "vipd does not read HTTP"
-	noTLSEnd     = "vipd does not end TLS: connections stay encrypted, and the endpoints need the certificate"
+	noTLSEnd     = "vipd does not terminate TLS: connections stay encrypted, and the endpoints need the certificate"
 	noPROXY      = "clients send a PROXY header here: set accept_proxy_protocol = true, and trusted to the networks of these clients"
 	noRules      = "vipd does not choose endpoints by rules; write a service for each choice, with its own VIP or port"
 	noDatagrams  = "UDP flows end after idle_timeout; vipd does not count datagrams"

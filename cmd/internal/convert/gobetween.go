@@ -44,7 +44,7 @@ func gobetweenAnswers() []answer {
 	return []answer{
 		{"file", "servers defaults", ""},
 		{"file", "logging api metrics profiler", "a process setting: vipd logs to the journal, and serves metrics at [api] http"},
-		{"file", "acme", "vipd does not end TLS; the endpoints need the certificates"},
+		{"file", "acme", "vipd does not terminate TLS; the endpoints need the certificates"},
 		{"", "bind protocol max_connections client_idle_timeout backend_idle_timeout backend_connection_timeout backends_tls sni", ""},
 		{"", "tls", "vipd does not speak TLS; it forwards connections as clients send them"},
 	}
@@ -130,7 +130,7 @@ func (g *gobetween) tls(s *service, t table) {
 	case fromTLS && toTLS:
 		g.note(g.line(t, "protocol"), noTLSEnd)
 	case fromTLS:
-		g.disable(s, g.line(t, "protocol"), "gobetween ends TLS here, but vipd does not: encrypted connections would reach endpoints that expect plaintext")
+		g.disable(s, g.line(t, "protocol"), "gobetween terminates TLS here, but vipd does not: encrypted connections would reach endpoints that expect plaintext")
 	case toTLS:
 		g.disable(s, g.line(t, "backends_tls"), "gobetween speaks TLS with the endpoints, but vipd does not: plaintext connections would reach endpoints that expect TLS")
 	}

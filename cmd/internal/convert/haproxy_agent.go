@@ -32,7 +32,7 @@ func (p *proxy) agent() {
 	}
 	for _, s := range p.usedServers() {
 		if first != nil && !s.has("agent-check") {
-			p.note(s.line, "has no agent-check in HAProxy, but vipd queries the agents of all endpoints of a service")
+			p.note(s.line, "has no agent-check in HAProxy, but vipd queries the agents of all of a service's endpoints")
 		}
 	}
 }

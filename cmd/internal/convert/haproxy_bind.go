@@ -124,7 +124,7 @@ func (p *proxy) refuse(g bindGroup[haproxyTraits]) {
 	}
 	switch {
 	case t.tls && (toTLS == nil || toPlain != nil):
-		p.disable(p.service, g.line, "HAProxy ends TLS here, but vipd does not: encrypted connections would reach endpoints that expect plaintext")
+		p.disable(p.service, g.line, "HAProxy terminates TLS here, but vipd does not: encrypted connections would reach endpoints that expect plaintext")
 	case t.tls && t.verified:
 		p.disable(p.service, g.line, "HAProxy verifies client certificates, but vipd does not read TLS")
 	case t.tls:

@@ -44,7 +44,7 @@ func (p *proxy) addServer(s *statement) {
 	case "default-server":
 		p.defaults = append(p.defaults, s.words[1:]...)
 	case "server-template":
-		p.note(s.line, "left out: servers that change at run time join with \"vipctl register\"")
+		p.note(s.line, "left out: to add servers that change at run time, use \"vipctl register\"")
 	default:
 		if len(s.words) < 3 {
 			p.note(s.line, "left out: a server line must have the form \"server NAME ADDRESS[:PORT]\"")

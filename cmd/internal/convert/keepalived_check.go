@@ -351,7 +351,7 @@ func (k *keepalived) times(s *service, c *checker, retry int) {
 			fall = setting{name: "fall", value: count + 1, line: n.line}
 		}
 	}
-	s.health = put(put(s.health, fall), setting{name: "rise", value: int64(1), why: "in keepalived, one successful check is enough"})
+	s.health = put(put(s.health, fall), setting{name: "rise", value: int64(1), why: "in keepalived, one successful check brings a server up"})
 }
 
 // retryDelay returns keepalived's default delay_before_retry for the kind of check, or zero if

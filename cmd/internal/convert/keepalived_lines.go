@@ -78,7 +78,7 @@ func (k *keepalivedLines) read(lines []sourceLine) {
 		condition, rest, _ := strings.Cut(text, " ")
 		text = strings.TrimSpace(rest)
 		for i := range lines {
-			lines[i].doubt = fmt.Sprintf("the line is for some hosts only (%s): convert a file for each host, with the lines of that host", plain(condition))
+			lines[i].doubt = fmt.Sprintf("the line is for some hosts only (%s): convert a file for each host, with that host's lines", plain(condition))
 		}
 	}
 	if name, value, isDefinition := definition(text); isDefinition {

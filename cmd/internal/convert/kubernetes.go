@@ -24,8 +24,8 @@ func kubernetesAnswers() []answer {
 		{"spec", "type ports clusterIP clusterIPs externalIPs loadBalancerIP sessionAffinity sessionAffinityConfig externalTrafficPolicy " +
 			"internalTrafficPolicy publishNotReadyAddresses trafficDistribution loadBalancerSourceRanges externalName ipFamilies " +
 			"ipFamilyPolicy allocateLoadBalancerNodePorts loadBalancerClass", ""},
-		{"spec", "selector", "vipd does not watch pods: it uses the EndpointSlices in this file. Endpoints that change at run time join with \"vipctl " +
-			"register\", or a program writes them to etcd"},
+		{"spec", "selector", "vipd does not watch pods: it uses the EndpointSlices in this file. If endpoints change at run time, add them with \"vipctl " +
+			"register\", or let a program write them to etcd"},
 		{"spec", "healthCheckNodePort", "the nearest equivalents are /readyz of [api] http, and withdraw in [vips]"},
 		{"port", "name protocol port targetPort nodePort appProtocol", ""},
 	}

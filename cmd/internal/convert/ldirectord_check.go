@@ -39,7 +39,7 @@ func (l *ldirectord) checks(s *service, v *virtual) {
 		}
 		l.negotiate(s, v)
 	default:
-		l.disable(s, line, "vipd does not know this checktype")
+		l.disable(s, line, "vipctl does not recognise this checktype")
 		return
 	}
 	if len(s.health) > 0 {
@@ -91,7 +91,7 @@ func (l *ldirectord) negotiate(s *service, v *virtual) {
 		s.check(service.line, "type", "tcp")
 		l.note(service.line, "the check only connects; the nearest type is exec with a client for this protocol")
 	default:
-		l.disable(s, service.line, "vipd does not know this service")
+		l.disable(s, service.line, "vipctl does not recognise this service")
 	}
 }
 
@@ -185,7 +185,7 @@ func (l *ldirectord) common(s *service, v *virtual, negotiates bool) {
 	if one, given := l.find(v, "failurecount"); given && number(one.value) > 0 {
 		fall = setting{name: "fall", value: number(one.value), line: one.line}
 	}
-	s.health = put(put(s.health, fall), setting{name: "rise", value: int64(1), why: "in ldirectord, one successful check is enough"})
+	s.health = put(put(s.health, fall), setting{name: "rise", value: int64(1), why: "in ldirectord, one successful check brings a server up"})
 	if one, given := l.find(v, "quiescent"); given && one.value == "no" {
 		s.check(one.line, "on_failure", "cut")
 	}

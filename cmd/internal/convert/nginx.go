@@ -201,7 +201,7 @@ func (n *nginx) refuse(s *service, server *nginxServer, g bindGroup[nginxTraits]
 	toTLS := on("proxy_ssl")
 	switch {
 	case g.traits.tls && toTLS == nil:
-		n.disable(s, g.line, "nginx ends TLS here, but vipd does not: encrypted connections would reach endpoints that expect plaintext")
+		n.disable(s, g.line, "nginx terminates TLS here, but vipd does not: encrypted connections would reach endpoints that expect plaintext")
 	case g.traits.tls && on("ssl_verify_client") != nil:
 		n.disable(s, g.line, "nginx verifies client certificates, but vipd does not read TLS")
 	case !g.traits.tls && toTLS != nil:

@@ -57,5 +57,5 @@ func checkDirect(_ context.Context, o *observed) (found []Finding) {
 	if len(unread) > 0 {
 		found = append(found, note("it is unknown whether direct-routing endpoints are neighbors of this host: "+list(unread), "", ""))
 	}
-	return orFine(found, "no direct-routing endpoint is known to be silent on its link")
+	return orFine(found, "no direct-routing endpoint is known to be unreachable on its link")
 }

@@ -166,7 +166,7 @@ func TestRealForeignChains(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables", "nft")
 	t.Cleanup(func() { flush(t) })
-	wantFinding(t, namespace(t), "firewall", OK, "no foreign nft table drops by default")
+	wantFinding(t, namespace(t), "firewall", OK, "no other program's nft table drops packets by default")
 	for _, words := range []string{
 		"nft add table inet fw",
 		"nft add chain inet fw forward { type filter hook forward priority 0; policy drop; }",

@@ -183,7 +183,7 @@ func ownPolicy(o *observed, b *iptablesRules, name string) Finding {
 		return fine(drops + "; vipd accepts its own connections there while it serves")
 	}
 	return note(drops+", and vipd has no rule there now",
-		"when its mode needs it, vipd will add a rule before all others that accepts its connections", b.program+" -S "+name)
+		"if its mode needs it, vipd will insert a rule that accepts its connections before all other rules", b.program+" -S "+name)
 }
 
 // otherPolicy returns the finding about a chain with policy DROP in the iptables backend that vipd

@@ -53,7 +53,7 @@ func TestFindingsOfFailover(t *testing.T) {
 				{Name: "more", RouterID: 53, State: vrrp.Active},
 			}}}
 		}, want: []string{
-			"ownership: warning: 192.168.1.12 has the priority of this host in main: 150",
+			"ownership: warning: 192.168.1.12 has the same priority as this host in main: 150",
 			"ownership: note: another router uses router_id 51 for other VIPs; IDs that are free on this LAN: 2, 4, 5",
 			"ownership: warning: main sends adverts every 100ms, but vipd owner might be late here",
 			"ownership: note: group more has never received an advert from its peers",

@@ -81,7 +81,7 @@ func checkForeignChains(ctx context.Context, o *observed) (found []Finding) {
 		}
 		found = append(found, foreignChain(ctx, o, c)...)
 	}
-	return orFine(found, "no foreign nft table drops by default or mentions your VIPs")
+	return orFine(found, "no other program's nft table drops packets by default or mentions your VIPs")
 }
 
 // foreignChain reports whether a chain's policy or a rule without conditions drops packets, and

@@ -75,8 +75,8 @@ func checkAccounting(_ context.Context, o *observed) []Finding {
 		return nil
 	}
 	return []Finding{note("the kernel does not count bytes of connections (nf_conntrack_acct)",
-		"vipd_service_bytes_total and the bytes of vipctl top and conns stay 0; connections are counted. Set this and restart "+
-			"vipd: it applies to new connections",
+		"vipd_service_bytes_total and the bytes of vipctl top and conns stay 0; connections are counted. Set it, and restart "+
+			"vipd; it applies only to new connections",
 		"sysctl -w net.netfilter.nf_conntrack_acct=1")}
 }
 

@@ -149,10 +149,10 @@ func (t *traffic) arrival(a api.Address) Finding {
 		return problem("not on this host"+in(a.Note), "services get no traffic at this address", "vipctl status")
 	case t.networkDevice(addr) != "" && (device == "lo" || strings.HasPrefix(device, "vipd")):
 		return warning(fmt.Sprintf("held on %s%s, and in the network of %s: clients there don't reach it, because no host answers their ARP or NDP requests for it",
-			device, t.leftText(), t.networkDevice(addr)), "a VIP from another network needs a route to this host. A VIP from the clients' network must be on their device, or have an owner (docs/ownership.md)",
+			device, t.leftText(), t.networkDevice(addr)), "a VIP from another network needs a route to this host. A VIP from the clients' network must be on the device that leads to the clients, or have an owner (docs/ownership.md)",
 			fmt.Sprintf("vipctl check  # after setting addresses.interface = %q in %s", t.networkDevice(addr), t.ConfigFile))
 	case device == "lo" || strings.HasPrefix(device, "vipd"):
-		return routed(fmt.Sprintf("held on %s%s: reached by programs of this host, and by other hosts that have a route to this host", device, t.leftText()), route)
+		return routed(fmt.Sprintf("held on %s%s: reachable from programs on this host, and from other hosts that have a route to it", device, t.leftText()), route)
 	}
 	return announced(fmt.Sprintf("held on %s%s: this host answers ARP or NDP for it there", device, t.leftText()))
 }

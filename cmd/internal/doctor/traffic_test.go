@@ -27,7 +27,7 @@ func TestFindingsOfAddresses(t *testing.T) {
 // reaches each VIP.
 func TestArrival(t *testing.T) {
 	for _, test := range []struct{ name, vip, device, held, want string }{
-		{"held", "10.96.0.10", "vipd0", "vipd0", "10.96.0.10 is held on vipd0: reached by programs of this host, and by other hosts that have a route to this host"},
+		{"held", "10.96.0.10", "vipd0", "vipd0", "10.96.0.10 is held on vipd0: reachable from programs on this host, and from other hosts that have a route to it"},
 		{"on a real device", "192.168.1.77", "eth0", "eth0", "192.168.1.77 is held on eth0: this host answers ARP or NDP for it there"},
 		{"owned", "192.168.1.100", "vipd0", "owned", "192.168.1.100 is owned by this host (eth0), which answers ARP or NDP for it"},
 		{"owned by another host", "192.168.1.101", "vipd0", "owned elsewhere", "192.168.1.101 is not owned by this host"},
@@ -60,7 +60,7 @@ func TestArrivalAmongNeighbours(t *testing.T) {
 	m.frontend("192.168.1.77:80/tcp", false)
 	m.wantArrival(t, Warning, "192.168.1.77 is held on vipd0, and in the network of eth0: clients there don't reach it, because no host answers their ARP or NDP requests for it")
 	m.files["/proc/sys/net/ipv4/conf/all/arp_ignore"] = "0"
-	m.wantArrival(t, OK, "192.168.1.77 is held on vipd0: reached by programs of this host, and by other hosts that have a route to this host")
+	m.wantArrival(t, OK, "192.168.1.77 is held on vipd0: reachable from programs on this host, and from other hosts that have a route to it")
 }
 
 // TestRouteAvoidsLoopback adds another address to lo. The recommended route must use the address of
@@ -107,7 +107,7 @@ func TestArrivalWithoutDaemon(t *testing.T) {
 			m.Interfaces = func() ([]Interface, error) {
 				return []Interface{{Name: "lo", Addrs: []netip.Addr{a}}, {Name: "eth0", Addrs: []netip.Addr{netip.MustParseAddr("192.168.1.5")}}}, nil
 			}
-		}, OK, "10.96.0.10 is held on lo by a vipd that does not answer: reached by programs of this host, and by other hosts that have a route to this host"},
+		}, OK, "10.96.0.10 is held on lo by a vipd that does not answer: reachable from programs on this host, and from other hosts that have a route to it"},
 		{"killed, and gone since", "10.96.0.10", "vipd0", func(m *fakeHost) { m.put[netip.MustParseAddr("10.96.0.10")] = "lo" }, OK,
 			"10.96.0.10 is not here yet: vipd puts addresses on vipd0, or on lo if the kernel has no dummy devices; other hosts reach them if they have a route to this host"},
 		{"before the first start", "10.96.0.10", "lo", nil, OK, "10.96.0.10 is not here yet: vipd puts addresses on lo; other hosts reach them if they have a route to this host"},
@@ -150,9 +150,9 @@ func TestManyServices(t *testing.T) {
 		return []Interface{{Name: "lo", Addrs: all}, {Name: "eth0", Addrs: []netip.Addr{netip.MustParseAddr("192.168.1.5")}}}, nil
 	}
 	began := time.Now()
-	m.wantArrival(t, OK, "10.96.0.0, 10.96.0.1, 10.96.0.2, 10.96.0.3, 10.96.0.4 and 9995 more are held on lo: reached by programs of this host, and by other hosts that have a route to this host")
+	m.wantArrival(t, OK, "10.96.0.0, 10.96.0.1, 10.96.0.2, 10.96.0.3, 10.96.0.4 and 9995 more are held on lo: reachable from programs on this host, and from other hosts that have a route to it")
 	m.Status, m.NoDaemon = nil, "no vipd answers"
-	m.wantArrival(t, OK, "10.96.0.0, 10.96.0.1, 10.96.0.2, 10.96.0.3, 10.96.0.4 and 9995 more are held on lo by a vipd that does not answer: reached by programs of this host, and by other hosts that have a route to this host")
+	m.wantArrival(t, OK, "10.96.0.0, 10.96.0.1, 10.96.0.2, 10.96.0.3, 10.96.0.4 and 9995 more are held on lo by a vipd that does not answer: reachable from programs on this host, and from other hosts that have a route to it")
 	if took := time.Since(began); took > wait.Bound(20*time.Second) {
 		t.Errorf("two examinations took %s, want less than the time limit", took)
 	}

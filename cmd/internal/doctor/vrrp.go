@@ -21,7 +21,7 @@ func vrrpRouters(_ context.Context, o *observed, s *api.OwnerStatus) (found []Fi
 		for _, r := range g.Routers {
 			lists = lists || r.Dropped == vrrp.WrongList
 			if r.Age >= 0 && int(r.Priority) == settings.Priority {
-				found = append(found, warning(fmt.Sprintf("%s has the priority of this host in %s: %d", r.Addr, g.Name, r.Priority),
+				found = append(found, warning(fmt.Sprintf("%s has the same priority as this host in %s: %d", r.Addr, g.Name, r.Priority),
 					"when both start, the host with the higher address owns the VIPs: give each host a different priority", ""))
 			}
 		}

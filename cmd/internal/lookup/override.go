@@ -119,7 +119,7 @@ func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 		return o, fmt.Errorf("weight %d is out of range: 0 (no new connections) to %d", *q.Weight, balancer.MaxWeight)
 	}
 	if q.Timeout < 0 || q.Expires < 0 {
-		return o, errors.New("a time can't be negative; leave it out, or give a time above zero")
+		return o, errors.New("a duration can't be negative; leave it out, or set a duration above zero")
 	}
 	now = now.UTC().Round(0)
 	if q.Timeout > 0 {

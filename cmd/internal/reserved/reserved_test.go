@@ -144,7 +144,7 @@ func ports(f *reserved.Follower) (all []string) {
 // ports must be reserved while the programs listen and for a minute afterwards. This process's
 // sockets, clients' sockets, and sockets on loopback addresses must not count.
 func TestPorts(t *testing.T) {
-	const program = " a program of this node listens on it"
+	const program = " a program on this node listens on it"
 	socket := func(at, inode string, proto balancer.Protocol) sockets.Socket {
 		a := netip.MustParseAddrPort(at)
 		return sockets.Socket{At: balancer.Key{Addr: a.Addr(), Port: balancer.PortRange(a.Port()), Proto: proto}, Inode: inode}

@@ -56,7 +56,7 @@ func (t *portTracker) look(now time.Time) (all []balancer.Reserved) {
 	t.before = found
 	maps.DeleteFunc(t.seen, func(_ balancer.Key, last time.Time) bool { return now.Sub(last) > kept })
 	for key := range t.seen {
-		all = append(all, balancer.Reserved{Addr: key.Addr, Port: key.Port.First(), Proto: key.Proto, Description: "a program of this node listens on it"})
+		all = append(all, balancer.Reserved{Addr: key.Addr, Port: key.Port.First(), Proto: key.Proto, Description: "a program on this node listens on it"})
 	}
 	slices.SortFunc(all, func(a, b balancer.Reserved) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Proto, b.Proto))

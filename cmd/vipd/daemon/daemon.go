@@ -224,7 +224,7 @@ func folderError(err error) error {
 func (d *Daemon) closeFiles() {
 	if d.host != nil {
 		if err := d.host.Close(); err != nil {
-			d.Log.Warn("sockets of the host can't be closed", "err", err)
+			d.Log.Warn("the host's sockets can't be closed", "err", err)
 		}
 	}
 	var late []net.Conn // connections of vipds that want to replace this vipd

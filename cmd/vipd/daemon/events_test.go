@@ -304,7 +304,7 @@ func TestRefusedCalls(t *testing.T) {
 		`there are no events of kind "nothing"`:                                                              n.client.Events(ctx, api.EventsQuery{Kind: "nothing"}, nil),
 		"the request sets neither a weight nor a drain: set at least one":                                    override(func(*api.OverrideRequest) {}),
 		"weight 70000 is out of range: 0 (no new connections) to 65535":                                      override(func(q *api.OverrideRequest) { q.Weight = &wrong }),
-		"a time can't be negative; leave it out, or give a time above zero":                                  override(func(q *api.OverrideRequest) { q.Draining, q.Timeout, q.Force = &yes, -1, true }),
+		"a duration can't be negative; leave it out, or set a duration above zero":                           override(func(q *api.OverrideRequest) { q.Draining, q.Timeout, q.Force = &yes, -1, true }),
 		"name either a node, or a service and an address, not both":                                          override(func(q *api.OverrideRequest) { q.Draining, q.Node = &yes, "a" }),
 		"name a service and the address of one of its endpoints, or a node":                                  override(func(q *api.OverrideRequest) { q.Draining, q.Address = &yes, "" }),
 	} {

@@ -177,7 +177,7 @@ func TestChoosesBetterModeAtReload(t *testing.T) {
 	wait.For(t, 0, "the counts of the previous mode", func() bool { return n.connections() > 0 })
 	want := `userspace mode serves: vipd has started; not iptables: no iptables
 iptables mode serves now instead of userspace: the best mode that works here
-the former mode, userspace, has ended`
+the previous mode, userspace, is closed`
 	wait.For(t, 10*time.Second, "the journal to have all events", func() bool { return n.eventsOf(events.Mode) == want })
 }
 

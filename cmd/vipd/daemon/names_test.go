@@ -127,7 +127,7 @@ func TestReplacedByWrongAddresses(t *testing.T) {
 	})
 	dns.Set(t, "web.example.org. 1 IN A 127.43.1.8", "web.example.org. 1 IN A 127.43.1.9")
 	shows("127.43.1.1:9001:active/2 127.43.1.8:9001:down/0 127.43.1.9:9001:down/0")
-	const problem = "looking up web.example.org: no endpoint of the new answer (2) passes its checks: the former endpoints (1) stay in use"
+	const problem = "looking up web.example.org: no endpoint of the new answer (2) passes its checks: the previous endpoints (1) stay in use"
 	if got := n.problems(); !strings.Contains(got, problem) {
 		t.Errorf("problems = %q, want %q", got, problem)
 	}

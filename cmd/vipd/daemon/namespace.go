@@ -28,7 +28,7 @@ func (d *Daemon) claimNamespace() (err error) {
 	case !errors.As(err, &held):
 		return err
 	case !held.Holder.IsDaemon():
-		return fmt.Errorf("%w: start vipd again when it has ended", err)
+		return fmt.Errorf("%w: start vipd again when it has finished", err)
 	case held.Holder.RunDir == self.RunDir:
 		return configError{fmt.Errorf("%w: stop it, or replace it with --replace", err)}
 	default:

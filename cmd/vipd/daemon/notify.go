@@ -123,7 +123,7 @@ func (d *Daemon) summary() string {
 	services, frontends := v.State.Snapshot.Services.Len(), v.State.Desired.Frontends.Len()
 	line := fmt.Sprintf("%s mode, services: %d, frontends: %d", v.Mode.Name, services, frontends)
 	if n := v.Pending() + len(v.Sync.Failing); n > 0 {
-		line += fmt.Sprintf(" (not as wanted: %d)", n)
+		line += fmt.Sprintf(" (not applied: %d)", n)
 	}
 	if n := len(v.Problems()); n > 0 {
 		line += fmt.Sprintf(", problems: %d (vipctl status)", n)

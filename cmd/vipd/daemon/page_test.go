@@ -27,7 +27,7 @@ ports = [{ port = "<b>" }]
 `)
 	ask("127.40.0.1:8080")
 	for path, parts := range map[string][]string{
-		"/":             {"<h1>n1</h1>", "userspace mode", `href="/services/web"`, "2 of 2", "1 service, 1 frontend, 2 endpoints", "&lt;b&gt;", "All is applied"},
+		"/":             {"<h1>n1</h1>", "userspace mode", `href="/services/web"`, "2 of 2", "1 service, 1 frontend, 2 endpoints", "&lt;b&gt;", "Everything is applied"},
 		"/services/web": {"<h1>web on n1</h1>", "127.40.1.1:9001", "127.40.1.1:9002", ">active<", "<strong>127.40.0.1:8080/tcp</strong>"},
 	} {
 		r, err := http.Get("http://" + n.daemon.Web().String() + path)
@@ -83,7 +83,7 @@ func TestFleetPage(t *testing.T) {
 	}
 	has("the node to be ready", `<th scope="row">n1</th><td>-</td><td>userspace</td><td class="good">yes</td>`)
 	m.etcd.Members[0].Pause()
-	has("etcd to be missed", "etcd does not tell of the nodes")
+	has("etcd to be missed", "The nodes can't be read from etcd")
 }
 
 // follows reads a page's events until an event contains part, which must appear only after change.

@@ -112,7 +112,7 @@ func (c *core) run(ctx context.Context, started chan<- struct{}) {
 		return
 	}
 	if err := c.worker.kernel.End(); err != nil {
-		c.failed("sockets of the gate can't be closed", err)
+		c.failed("the gate's sockets can't be closed", err)
 	}
 }
 

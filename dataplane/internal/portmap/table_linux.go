@@ -132,7 +132,7 @@ func (t *Table) Observe() (damage string, err error) {
 	case t.have == nil && !t.keep:
 		return "", t.Remove()
 	case t.have == nil:
-		return "the map of port ranges is unknown until it is written again", nil
+		return "the port range map's content is unknown until it is written again", nil
 	}
 	if damage, err = t.compare(); damage != "" || err != nil {
 		t.have = nil
@@ -171,7 +171,7 @@ func (t *Table) compare() (string, error) {
 		same = same && numbers[string(e.Key)+string(e.KeyEnd)] == string(e.Data[:size])
 	}
 	if !same {
-		return "elements of the map of port ranges were changed", nil
+		return "elements of the port range map were changed", nil
 	}
 	return "", nil
 }

@@ -26,5 +26,5 @@ type Result struct {
 	Err error
 }
 
-// ErrLate is the error of a program that was killed because it did not exit in time.
-var ErrLate = errors.New("it did not end in time")
+// ErrLate is the error of a program that did not end in time and was killed.
+var ErrLate = errors.New("it did not exit in time")

@@ -52,7 +52,7 @@ func (c *Client) Do(ctx context.Context, what string, attempts attempts, operati
 	case err == nil:
 		return nil
 	case Is(err, rpctypes.ErrPermissionDenied):
-		return &plainError{fmt.Sprintf("%s may not do that: its role has no right to %s", c.Config.Who(), what), err}
+		return &plainError{fmt.Sprintf("%s may not do that: its role has no permission for %s", c.Config.Who(), what), err}
 	case c.Config.ended(err):
 		return c.where(errors.New("its tokens expire immediately"))
 	}

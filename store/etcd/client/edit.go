@@ -68,7 +68,7 @@ func (c *Client) Edit(ctx context.Context, key string, change func([]byte) (Edit
 			return Result{at, ok}, err
 		}
 	}
-	return Result{}, fmt.Errorf("others keep changing %s: nothing was written. Try again", key)
+	return Result{}, fmt.Errorf("other clients keep changing %s: nothing was written. Try again", key)
 }
 
 // noteLease grants a lease for a note. For other values, it returns 0.

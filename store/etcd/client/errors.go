@@ -124,7 +124,7 @@ func (c Config) Denied(err error, right, folder string) error {
 	if err == nil || !Is(err, rpctypes.ErrPermissionDenied) && !Is(err, rpctypes.ErrUserEmpty) && !strings.Contains(err.Error(), "permission denied") {
 		return err
 	}
-	return fmt.Errorf("%s may not %s %s: give its role the right to %[2]s that prefix: %[4]w", c.Who(), right, folder, err)
+	return fmt.Errorf("%s may not %s %s: give its role permission to %[2]s that prefix: %[4]w", c.Who(), right, folder, err)
 }
 
 // Who describes the user of the client.

@@ -35,7 +35,7 @@ func (s *Members) inspect(ctx context.Context, limit time.Duration) []balancer.P
 			reason += fmt.Sprintf(" (%v)", Plain(err))
 		}
 		problems = append(problems, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
-			"etcd's member at %s %s: vipd uses other members; check that it is running and reaches the others (etcdctl endpoint status --cluster)",
+			"etcd's member at %s %s: vipd uses other members; check that it is running and can reach the other members (etcdctl endpoint status --cluster)",
 			s.config.Endpoints[i], reason)})
 	}
 	return problems

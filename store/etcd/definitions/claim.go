@@ -27,7 +27,7 @@ type StaleError struct {
 }
 
 func (e *StaleError) Error() string {
-	return fmt.Sprintf("service %s: others have claimed addresses or ports since revision %d: check all services and repeat your change", e.Name, e.Checked)
+	return fmt.Sprintf("service %s: other services have claimed addresses or ports since revision %d: check all services and repeat your change", e.Name, e.Checked)
 }
 
 // addsClaims reports whether a change gives a service a claim that it did not have. Both before and

@@ -98,7 +98,7 @@ func (p *Plan) write(ctx context.Context, n int) error {
 			return &ContestedError{lost}
 		}
 	}
-	return errors.New("others keep claiming addresses or ports: try again")
+	return errors.New("other clients keep claiming addresses or ports: try again")
 }
 
 // ContestedError means that another service has claimed the same address since the change was

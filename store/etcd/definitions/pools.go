@@ -99,7 +99,7 @@ func (w *Writer) SetPool(ctx context.Context, name string, cidrs []netip.Prefix)
 			return result, err
 		}
 	}
-	return client.Result{}, fmt.Errorf("the addresses of pool %s keep being changed by others: nothing was written", name)
+	return client.Result{}, fmt.Errorf("other clients keep changing the addresses of pool %s: nothing was written. Try again", name)
 }
 
 // setPool writes a pool. It writes nothing if the pool was changed or an address was allocated

@@ -153,7 +153,7 @@ func (w *Writer) Apply(ctx context.Context, c Change) (client.Result, error) {
 			return client.Result{Revision: at, Changed: ok}, err
 		}
 	}
-	return client.Result{}, fmt.Errorf("others keep changing service %s: nothing was written. Try again", c.Name)
+	return client.Result{}, fmt.Errorf("other clients keep changing service %s: nothing was written. Try again", c.Name)
 }
 
 func (s *Stored) revision() int64 {

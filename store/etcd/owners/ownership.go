@@ -199,7 +199,7 @@ func (o *Ownership) load(ctx context.Context, m *client.Member) (int64, error) {
 		clientv3.OpGet(o.keys.NodeConfig(o.node))).Commit()
 	if err != nil {
 		if _, own := conn.Get(ctx, o.keys.NodeConfig(o.node)); client.Forbidden(own) {
-			return 0, fmt.Errorf("%s may not read %s: give its role that right", o.client.Config.Who(), o.keys.NodeConfig(o.node))
+			return 0, fmt.Errorf("%s may not read %s: give its role that permission", o.client.Config.Who(), o.keys.NodeConfig(o.node))
 		}
 		return 0, err
 	}

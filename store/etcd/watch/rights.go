@@ -16,7 +16,7 @@ func troubleKey(s client.Scope) rawKey { return rawKey(s.Key + "\x00denied") }
 func deniedScope(s client.Scope, c client.Config) *record {
 	return &record{key: s.Key, problems: []balancer.Problem{{
 		Severity: balancer.SeverityWarning, Origin: balancer.Origin{Key: s.Key},
-		Text: fmt.Sprintf("%s may not read it: give its role that right; until then, %s", c.Who(), s.Without),
+		Text: fmt.Sprintf("%s may not read it: give its role that permission; until then, %s", c.Who(), s.Without),
 	}}}
 }
 

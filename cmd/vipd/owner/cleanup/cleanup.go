@@ -42,7 +42,7 @@ func Stop(ctx context.Context, runDir string, dry bool) ([]string, error) {
 	defer cancel()
 	for lockfile.Holder(path) == pid {
 		if !wake.Sleep(ctx, 20*time.Millisecond) {
-			return nil, fmt.Errorf("vipd owner, process %d, has not ended after SIGTERM: systemctl kill -s KILL vipd-owner", pid)
+			return nil, fmt.Errorf("vipd owner, process %d, has not exited after SIGTERM: systemctl kill -s KILL vipd-owner", pid)
 		}
 	}
 	return done, nil

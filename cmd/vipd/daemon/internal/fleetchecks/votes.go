@@ -181,7 +181,7 @@ func (f *Checks) recordLocked(before snap.Map[balancer.Target, balancer.Verdict]
 		}
 		switch {
 		case !c.HasNew:
-			e.Text, e.Cause = "is no longer checked", "no node may run its program"
+			e.Text, e.Cause = "is no longer checked", "no node is allowed to run its program"
 		case c.New == balancer.HealthDown:
 			e.Level = slog.LevelWarn
 		case c.HadOld:

@@ -301,7 +301,7 @@ func TestForgottenIsTold(t *testing.T) {
 	}
 	f.coordinator.Assign(quorum.Round{Wanted: snap.Map[balancer.Target, health.Subject]{}.Set(target, subject), Waiting: true})
 	f.recordLocked(snap.Map[balancer.Target, balancer.Verdict]{}.Set(target, balancer.HealthDown))
-	if want := []string{"down: is no longer checked, no node may run its program"}; !slices.Equal(told, want) {
+	if want := []string{"down: is no longer checked, no node is allowed to run its program"}; !slices.Equal(told, want) {
 		t.Errorf("events = %q, want %q", told, want)
 	}
 }

@@ -233,11 +233,11 @@ func emitOwner(tell emitter, s *api.OwnerStatus) {
 		tell.gauge("ownership_peer_up", "1 if this host receives the heartbeats of the peer on this network.", oneIf(p.Up), "peer", p.Node, "network", p.Network)
 	}
 	tell.histogram("ownership_confirmed_seconds", "Time for which this host's session is still confirmed, measured every 10 ms; below the gate's time, VIPs are silent.", &s.ConfirmedFor)
-	tell.histogram("ownership_takeover_seconds", "Time from the last sign of life of a VIP's owner until this host owned the VIP.", &s.TakenAfter)
+	tell.histogram("ownership_takeover_seconds", "Time from the previous owner's last sign of life until this host owned the VIP.", &s.TakenAfter)
 	for _, r := range s.Rivals {
 		tell.counter("ownership_rivals_total", "Claims by other hosts to this host's VIPs, counted at most once a second.", uint64(r.Count), "vip", r.VIP.String())
 	}
-	tell.counter("ownership_announcements_total", "Announcements of VIPs to neighbours, since vipd owner started.", s.Announced)
+	tell.counter("ownership_announcements_total", "Announcements of VIPs to neighbors, since vipd owner started.", s.Announced)
 	tell.gauge("ownership_gate_open", "1 if the gate lets frames of owned VIPs pass.", oneIf(s.Gate == "open"))
 	tell.gauge("ownership_late_seconds_max", "Longest time that vipd owner waited for a processor.", s.Late)
 	tell.counter("ownership_foreign_heartbeats_total", "Heartbeats signed with another key.", uint64(s.Foreign))

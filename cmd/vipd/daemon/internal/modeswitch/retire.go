@@ -56,10 +56,10 @@ func (c *Switch) retire(old *Chosen) {
 		end()
 		c.o.Counters.End(old.Dataplane, r.kept)
 		if failed != nil {
-			c.o.Log.Error("closing the former mode; its leftovers are removed later", "dataplane", old.Name, "err", failed)
+			c.o.Log.Error("closing the previous mode; its leftovers are removed later", "dataplane", old.Name, "err", failed)
 		}
 		c.o.Events.Record(events.Event{
-			Kind: events.Mode, Text: fmt.Sprintf("the former mode, %s, has ended", old.Name), Was: "draining", Lasted: time.Since(began),
+			Kind: events.Mode, Text: fmt.Sprintf("the previous mode, %s, is closed", old.Name), Was: "draining", Lasted: time.Since(began),
 		})
 		close(r.done)
 		close(old.ended)

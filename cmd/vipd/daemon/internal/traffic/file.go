@@ -186,7 +186,7 @@ func (f *file) keep(now reading) {
 const shortest = 1 << 16
 
 // errWhole means that the file must be rewritten as a whole.
-var errWhole = errors.New("the file is too long, or differs from the last written text")
+var errWhole = errors.New("the file is too long, or differs from what was last written")
 
 // append adds lines to the file. It returns errWhole if the file must be rewritten instead.
 func (f *file) append(now reading, keys []counters.BackendKey) error {
