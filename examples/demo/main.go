@@ -27,5 +27,5 @@ func start(ctx context.Context, args []string) error {
 			return tour(ctx)
 		}
 	}
-	return fmt.Errorf("say what to show: demo run, or demo tour")
+	return fmt.Errorf("name the demonstration: demo run or demo tour")
 }

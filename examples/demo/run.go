@@ -48,10 +48,10 @@ func run(ctx context.Context) (err error) {
 	fmt.Printf(lines, socket)
 	select {
 	case <-ctx.Done():
-		fmt.Println("\nending vipd and the servers")
+		fmt.Println("\nstopping vipd and the servers")
 		return nil
 	case <-daemon.Done():
-		return fmt.Errorf("vipd has ended: %w", cmp.Or(daemon.Err(), errors.New("with exit code 0")))
+		return fmt.Errorf("vipd has exited: %w", cmp.Or(daemon.Err(), errors.New("with exit code 0")))
 	}
 }
 
@@ -83,7 +83,7 @@ func quickstartPortsFree() error {
 		}
 	}
 	if len(taken) > 0 {
-		return fmt.Errorf("another program (perhaps a second make run) has %s: end it first; ss -lntup shows who it is",
+		return fmt.Errorf("another program (perhaps a second make run) uses %s: stop it first; ss -lntup shows the program",
 			strings.Join(taken, ", "))
 	}
 	return nil

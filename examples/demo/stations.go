@@ -8,7 +8,7 @@ import (
 
 // spread verifies that each server gets exactly its share of requests.
 func (t *tourist) spread() {
-	t.say("\n1. requests are spread")
+	t.say("\n1. requests are spread over the servers")
 	seen := t.fetch(300)
 	t.claim(seen["a"] == 100 && seen["b"] == 100 && seen["c"] == 100, "300 requests: a %d, b %d, c %d", seen["a"], seen["b"], seen["c"])
 }
@@ -16,7 +16,7 @@ func (t *tourist) spread() {
 // death kills a server under load and starts it again. Only requests on connections that it had
 // accepted may fail.
 func (t *tourist) death() {
-	t.say("\n2. server b is killed (kill -9) while %d clients ask, and comes back", clients)
+	t.say("\n2. server b is killed (kill -9) while %d clients send requests, and is restarted", clients)
 	before, given := t.accepted("b"), t.endpoint("b")
 	l := t.startLoad("/slow?ms=10")
 	t.answering(l, "b", 100)
@@ -28,15 +28,15 @@ func (t *tourist) death() {
 	accepted := after - before
 	queued := max(0, now.Connections-given.Connections-accepted)
 	lost := accepted - seen.answers["b"]
-	t.say("       b accepted %d by its own count and answered %d; %d more were in its queue; %d answers in all",
+	t.say("       b counted %d accepted requests and answered %d; %d more were in its queue; %d answers in total",
 		accepted, seen.answers["b"], queued, seen.total())
-	t.claim(len(seen.failures) <= lost+queued, "%d requests failed, none but the %d that b had taken when it died%s",
+	t.claim(len(seen.failures) <= lost+queued, "%d requests failed; only the %d that b had accepted when it died may fail%s",
 		len(seen.failures), lost+queued, first(seen.failures))
 
 	l = t.startLoad("/slow?ms=10")
 	t.answering(l, "c", 50)
 	quiet := l.sofar().answers["b"]
-	t.claim(quiet == 0, "while b is gone it answers nothing (%d) and the others carry on", quiet)
+	t.claim(quiet == 0, "while b is down, it answers nothing (%d), and the other servers continue", quiet)
 	t.startServer("b")
 	t.answering(l, "b", 50)
 	seen = l.stop()
@@ -46,7 +46,7 @@ func (t *tourist) death() {
 
 // drained drains a busy server, restarts it and ends the drain. No request may fail.
 func (t *tourist) drained() {
-	t.say("\n3. server b is drained while %d clients ask for slow answers", clients)
+	t.say("\n3. server b is drained while %d clients request slow answers", clients)
 	l := t.startLoad("/slow?ms=200")
 	t.answering(l, "b", 5)
 	began := time.Now()
@@ -58,7 +58,7 @@ func (t *tourist) drained() {
 	quiet := t.accepted("b")
 	t.answering(l, "a", 20)
 	still := t.accepted("b")
-	t.claim(still == quiet, "b got nothing new while it was drained (%d before, %d after)", quiet, still)
+	t.claim(still == quiet, "b got no new requests while it was drained (%d before, %d after)", quiet, still)
 	t.do(func() error { return t.servers["b"].Stop(patience) })
 	t.answering(l, "a", 5)
 	t.startServer("b")
@@ -118,7 +118,7 @@ func (t *tourist) brokenFile() {
 	if _, err = t.vipctl(t.ctx, "reload"); err != nil {
 		why = ": " + err.Error()
 	}
-	t.claim(err == nil, "after a fix of the file, vipctl reload succeeds%s", why)
+	t.claim(err == nil, "after the file is fixed, vipctl reload succeeds%s", why)
 }
 
 // lineOf returns the place of a word in the configuration as vipd reports it: vipd.toml:LINE.

@@ -58,7 +58,7 @@ func tour(ctx context.Context) (err error) {
 		_, err := t.vipd(ctx, nil, t.config)
 		return err
 	})
-	t.say("three servers a, b, c behind %s; every request is a new connection, nothing is retried by the clients", tourVIP)
+	t.say("three servers, a, b and c, behind %s; each request is a new connection, and clients do not retry", tourVIP)
 	for _, station := range []func(){t.spread, t.death, t.drained, t.reloaded, t.brokenFile} {
 		station()
 	}

@@ -187,11 +187,11 @@ func TestWrongUse(t *testing.T) {
 	}
 	defer func() { _ = taken.Close() }()
 	for want, args := range map[string][]string{
-		"nothing to serve":              {},
-		`"surplus" is not a flag`:       {"--http", "127.0.0.1:0", "surplus"},
-		"another program has that port": {"--http", "127.0.0.1:0", "--tcp", taken.Addr().String()},
-		"flag provided but not defined": {"--htp", "127.0.0.1:0"},
-		"missing port in address":       {"--udp", "127.0.0.1"},
+		"nothing to serve":               {},
+		`"surplus" is not a flag`:        {"--http", "127.0.0.1:0", "surplus"},
+		"another program uses that port": {"--http", "127.0.0.1:0", "--tcp", taken.Addr().String()},
+		"flag provided but not defined":  {"--htp", "127.0.0.1:0"},
+		"missing port in address":        {"--udp", "127.0.0.1"},
 	} {
 		err := run(t.Context(), args, io.Discard, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -29,11 +29,11 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	var s server
 	flags := flag.NewFlagSet("echo", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // main prints the error
-	flags.StringVar(&s.name, "name", "echo", "the `NAME` that answers carry")
+	flags.StringVar(&s.name, "name", "echo", "include `NAME` in answers")
 	flags.StringVar(&s.http, "http", "", "serve HTTP on `ADDRESS:PORT`")
 	flags.StringVar(&s.tcp, "tcp", "", "serve raw TCP on `ADDRESS:PORT`")
 	flags.StringVar(&s.udp, "udp", "", "serve UDP on `ADDRESS:PORT`")
-	flags.DurationVar(&s.grace, "grace", 5*time.Second, "how long a graceful end waits for open connections")
+	flags.DurationVar(&s.grace, "grace", 5*time.Second, "how long a graceful stop waits for open connections")
 	countFile := flags.String("count-file", "", "keep the counts in `FILE`, which survives even a kill -9")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -46,7 +46,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 		return fmt.Errorf("%q is not a flag; see --help", flags.Arg(0))
 	}
 	if s.http == "" && s.tcp == "" && s.udp == "" {
-		return errors.New("nothing to serve: give at least one of --http, --tcp and --udp")
+		return errors.New("nothing to serve: set at least one of --http, --tcp and --udp")
 	}
 	if *countFile != "" {
 		f, err := os.Create(*countFile)

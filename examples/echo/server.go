@@ -57,7 +57,7 @@ func (s *server) listen() (err error) {
 // if another program uses the port.
 func explain(flag, address string, err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("--%s %s: another program has that port; end it or take another one", flag, address)
+		return fmt.Errorf("--%s %s: another program uses that port; stop it, or use another port", flag, address)
 	}
 	return fmt.Errorf("--%s %s: %w", flag, address, err)
 }
@@ -126,7 +126,7 @@ func (s *server) handler() http.Handler {
 	mux.HandleFunc("GET /slow", func(w http.ResponseWriter, r *http.Request) {
 		ms, err := strconv.ParseUint(r.FormValue("ms"), 10, 32)
 		if err != nil {
-			http.Error(w, "say how slow: /slow?ms=500", http.StatusBadRequest)
+			http.Error(w, "set the delay: /slow?ms=500", http.StatusBadRequest)
 			return
 		}
 		s.counts.add(&s.counts.http)
