@@ -317,7 +317,7 @@ func (u *compiledService) reportUntrusted(env *Env) {
 	case checks[0].From != HealthFromFleet:
 		u.refuse(Refused, u.service.CheckField(program, "type"), "exec checks from etcd run only on nodes with health.allow_exec = true")
 	case !env.FleetExec:
-		u.problem(SeverityWarning, u.service.CheckField(program, "type"), "exec checks from etcd run only with health.allow_exec = true, and no node of the fleet has that setting: these endpoints are not checked")
+		u.problem(SeverityWarning, u.service.CheckField(program, "type"), "exec checks from etcd run only with health.allow_exec = true, and no node in the fleet has that setting: these endpoints are not checked")
 	}
 }
 

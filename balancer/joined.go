@@ -97,18 +97,18 @@ func (r endpointRefusal) text(whose string, endpoints []*Endpoint) string {
 			networks = append(networks, network)
 		}
 	}
-	remedy := fmt.Sprintf("To use them, add allowed_endpoints = [%s] to [addresses] of the host's configuration", strings.Join(networks, ", "))
+	remedy := fmt.Sprintf("To use them, add allowed_endpoints = [%s] to [addresses] in the host's configuration", strings.Join(networks, ", "))
 	switch r {
 	case metadataAddress:
 		return fmt.Sprintf("endpoints from etcd at a cloud's metadata address are not used%s: that address might expose this host's credentials. %s; a larger network is not enough", whose, remedy)
 	case ownAddress:
 		return fmt.Sprintf("endpoints from etcd are not used on the host that has their address%s: clients would bypass the host's firewall. %s", whose, remedy)
 	case etcdCheck:
-		return fmt.Sprintf("endpoints from etcd are not used if health.port or health_port is a port of etcd at their address%s. Remove that setting, or define the service in the host's own file", whose)
+		return fmt.Sprintf("endpoints from etcd are not used if health.port or health_port is one of etcd's ports at their address%s. Remove that setting, or define the service in the host's own file", whose)
 	case nodePort:
 		return fmt.Sprintf("endpoints from etcd on ports below %d of other nodes (target_port, health.port or health_port) are not used%s, because the node might trust only this host there. %s", firstNodePort, whose, remedy)
 	}
-	return fmt.Sprintf("endpoints from etcd on ports of etcd are not used%s: clients would get this host's access to etcd. %s; a larger network is not enough", whose, remedy)
+	return fmt.Sprintf("endpoints from etcd on etcd's ports are not used%s: clients would get this host's access to etcd. %s; a larger network is not enough", whose, remedy)
 }
 
 // checkSize reports an error and returns false if the service exceeds maxFrontends or MaxBackends.

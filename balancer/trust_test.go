@@ -142,7 +142,7 @@ func TestReservedPorts(t *testing.T) {
 		Local: []netip.Addr{own, other}, NodePortAddresses: []netip.Addr{own, other}, Capabilities: plainEnv().Capabilities,
 		Allowed: []netip.Prefix{netip.MustParsePrefix("192.168.1.5/32"), netip.MustParsePrefix("10.96.0.10/32")},
 		Reserved: []balancer.Reserved{
-			{Port: 2379, Proto: balancer.TCP, Description: "it is a port of etcd"},
+			{Port: 2379, Proto: balancer.TCP, Description: "it is one of etcd's ports"},
 			{Addr: own, Port: 9100, Proto: balancer.TCP, Description: "a program of this host listens on it"},
 		},
 	}
@@ -189,7 +189,7 @@ func TestReservedPorts(t *testing.T) {
 // etcd. The result must contain each problem that a node would report because it does not trust
 // etcd.
 func TestUntrusted(t *testing.T) {
-	reserved := []balancer.Reserved{{Addr: netip.MustParseAddr("10.1.0.1"), Etcd: true, Description: "an address of etcd"}, {Port: 2379, Proto: balancer.TCP, Etcd: true, Description: "it is a port of etcd"}}
+	reserved := []balancer.Reserved{{Addr: netip.MustParseAddr("10.1.0.1"), Etcd: true, Description: "an address of etcd"}, {Port: 2379, Proto: balancer.TCP, Etcd: true, Description: "it is one of etcd's ports"}}
 	node := func(service string, allowed ...netip.Prefix) *balancer.Node {
 		return &balancer.Node{Addresses: []netip.Addr{netip.MustParseAddr(service)}, AllowedEndpoints: allowed}
 	}
@@ -449,7 +449,7 @@ func TestOwnEndpoints(t *testing.T) {
 		env.Local = []netip.Addr{netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("2001:db8::5")}
 		env.Nodes = env.Nodes.Set(netip.MustParseAddr("192.168.1.6"), "n2")
 		env.Reserved = []balancer.Reserved{
-			{Port: 2379, Proto: balancer.TCP, Etcd: true, Description: "it is a port of etcd"}, {Port: 8080, Proto: balancer.TCP, Description: "a program on this node listens on it"},
+			{Port: 2379, Proto: balancer.TCP, Etcd: true, Description: "it is one of etcd's ports"}, {Port: 8080, Proto: balancer.TCP, Description: "a program on this node listens on it"},
 			{Addr: netip.MustParseAddr("192.168.1.7"), Etcd: true, Description: "an address of etcd"}, {Addr: netip.MustParseAddr("192.168.1.8"), Description: "a gateway of this node"},
 		}
 		if c.allowed != "" {
@@ -548,7 +548,7 @@ func TestCheckedByFleet(t *testing.T) {
 		{key, balancer.ExecHealth, true, true, ""},
 		{file, balancer.ExecHealth, true, true, "this node checks these endpoints itself"},
 		{key, balancer.ExecHealth, false, true, ""},
-		{key, balancer.ExecHealth, false, false, "no node of the fleet has that setting: these endpoints are not checked"},
+		{key, balancer.ExecHealth, false, false, "no node in the fleet has that setting: these endpoints are not checked"},
 	} {
 		env := balancer.Env{Capabilities: plainEnv().Capabilities, AllowExec: c.exec, FleetExec: c.others}
 		s := balancer.Service{VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Health: &balancer.Health{Type: c.kind, From: balancer.HealthFromFleet}}
@@ -709,7 +709,7 @@ func TestEndpointsCheckedAtPort(t *testing.T) {
 	} {
 		env := plainEnv()
 		env.Nodes = env.Nodes.Set(netip.MustParseAddr("192.168.1.6"), "n2")
-		env.Reserved = []balancer.Reserved{{Port: 2379, Proto: balancer.TCP, Etcd: true, Description: "it is a port of etcd"}}
+		env.Reserved = []balancer.Reserved{{Port: 2379, Proto: balancer.TCP, Etcd: true, Description: "it is one of etcd's ports"}}
 		if c.allowed != "" {
 			env.AllowedEndpoints = []netip.Prefix{netip.MustParsePrefix(c.allowed)}
 		}

@@ -235,7 +235,7 @@ const hidden = "(hidden)"
 func shareable(file string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("%w; set --config to the configuration file of this vipd", err)
+		return nil, fmt.Errorf("%w; set --config to this vipd's configuration file", err)
 	}
 	doc, problems := tomlfile.Parse(file, text)
 	if doc == nil {

@@ -36,7 +36,7 @@ segments. Each failure is printed with its remedy, and the exit code is then
 1.`,
 		Example:  "vipctl check-now web 192.168.1.11",
 		Formats:  []string{cli.FormTable, cli.FormJSON},
-		Flags:    []cli.Flag{&cli.BoolFlag{Name: "direct", Usage: "test the path to the real servers of services with direct routing"}},
+		Flags:    []cli.Flag{&cli.BoolFlag{Name: "direct", Usage: "test the path to the real servers of direct-routing services"}},
 		MaxArgs:  2,
 		Complete: cli.InTurn(serviceNames, checkedAddresses),
 		Run:      runCheckNow,
@@ -119,7 +119,7 @@ func checkText(p *cli.Printer, r *api.CheckResult) string {
 	case string(health.Passed):
 		verdict, style = "passed", table.Good
 	case string(health.NotRun):
-		verdict, style = "could not run on this host, so the state of the endpoint is unknown", table.Notice
+		verdict, style = "could not run on this host, so the endpoint's state is unknown", table.Notice
 		why = strings.TrimPrefix(why, "not run: ") // the verdict already says this
 	}
 	fmt.Fprintf(&b, "%s: %s\n", p.Paint("the check "+verdict, style), table.Line(cli.OneLine(why)))

@@ -31,7 +31,7 @@ one. No daemon is needed.`,
 		Values:  map[string]cli.Completer{"from": cli.OneOf(convert.Formats()...)},
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "from", Usage: "read FILE in this `FORMAT` instead of detecting it: " + wording.List(convert.Formats(), "or")},
-			&cli.StringSliceFlag{Name: "vip", Usage: "use `ADDRESS` as the VIP of listeners on every address (\"*:80\"); may be repeated"},
+			&cli.StringSliceFlag{Name: "vip", Usage: "use `ADDRESS` as the VIP for listeners on every address (\"*:80\"); may be repeated"},
 		},
 		MinArgs: 1, MaxArgs: 1,
 		Run: runConvert,

@@ -427,7 +427,7 @@ func (out *sheet) nodeProblems(s *schema.NodeStatus) {
 
 func describeVIP(c *cli.Call, name string) error {
 	if c.Format == cli.FormTOML {
-		return cli.WrongUse("-o toml prints definitions; \"vipctl export\" prints the settings of VIPs")
+		return cli.WrongUse("-o toml prints definitions; \"vipctl export\" prints VIPs' settings")
 	}
 	all, err := someVIPs(c)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 
 // overridePlace is a help paragraph about where an override is stored.
 const overridePlace = "If the service is in etcd (set with --etcd or in the configuration), the change applies to all nodes. Otherwise, and with --socket, it " +
-	"applies only to the daemon of this host."
+	"applies only to this host's daemon."
 
 func nodeFlag() cli.Flag {
 	return &cli.StringFlag{Name: "node", Usage: "change all endpoints on this `NODE`, in all services"}

@@ -91,7 +91,7 @@ func (e *edit) removeOthers(g *given) {
 func (e *edit) judge() (err error) {
 	e.plan.Nodes, err = e.Writer.Published(e)
 	if err != nil && !client.Forbidden(err) {
-		return fmt.Errorf("reading the addresses of the nodes: %w", err)
+		return fmt.Errorf("reading the nodes' addresses: %w", err)
 	}
 	e.plan.Reserved = reserved.New(reserved.Options{Endpoints: e.Members}).All()
 	return e.plan.Judge(e)

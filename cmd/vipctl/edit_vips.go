@@ -17,7 +17,7 @@ func (e *edit) wantVIPs(g *given, prune bool) error {
 	}
 	stored, err := e.Writer.Policies(e)
 	if err != nil {
-		return fmt.Errorf("reading the settings of addresses: %w", err)
+		return fmt.Errorf("reading address settings: %w", err)
 	}
 	current := map[netip.Addr]*definitions.StoredPolicy{}
 	for _, p := range stored {

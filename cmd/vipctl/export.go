@@ -87,9 +87,9 @@ func exportServices(c *cli.Call, all []*definitions.Stored) (texts []string, tab
 func exportVIPs(c *cli.Call, w *etcd.Store) (texts []string, tables map[string]any, err error) {
 	policies, err := w.Policies(c)
 	if client.Forbidden(err) {
-		c.Note("not exported: settings of addresses: %v", err)
+		c.Note("not exported: address settings: %v", err)
 	} else if err != nil {
-		return nil, nil, fmt.Errorf("reading the settings of addresses: %w", err)
+		return nil, nil, fmt.Errorf("reading address settings: %w", err)
 	}
 	tables = map[string]any{}
 	for _, p := range policies {

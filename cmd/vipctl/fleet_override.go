@@ -41,7 +41,7 @@ func newFleetOverride(c *cli.Call, q api.OverrideRequest) (*fleetOverride, error
 		if c.NamesEtcd() {
 			socket += " instead of --etcd"
 		}
-		return nil, fmt.Errorf("%w; while etcd is unreachable, \"vipctl %s\" with %s makes the change only in the daemon of this host", err, c.Verb.Name, socket)
+		return nil, fmt.Errorf("%w; while etcd is unreachable, \"vipctl %s\" with %s makes the change only in this host's daemon", err, c.Verb.Name, socket)
 	}
 	if !c.NamesEtcd() && q.Node == "" && !s.Services.Has(q.Service) {
 		return nil, nil
@@ -218,7 +218,7 @@ func (f *fleetOverride) noteLocalDrains() {
 		if slices.ContainsFunc(endpoints, func(e api.Endpoint) bool {
 			return e.Service == t.Service && isAt(e.Address, t.Address()) && f.drainedHere(e)
 		}) {
-			f.Hint("the daemon of this host drains %s independently of etcd: \"vipctl undrain %s %s --socket %s\" ends that drain", t, t.Service, t.Address(), f.socketWords())
+			f.Hint("this host's daemon drains %s independently of etcd: \"vipctl undrain %s %s --socket %s\" ends that drain", t, t.Service, t.Address(), f.socketWords())
 		}
 	}
 }

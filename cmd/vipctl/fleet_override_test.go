@@ -317,7 +317,7 @@ func TestFleetUndrainHere(t *testing.T) {
 	d, socket := fakeHere(t)
 	t.Setenv("VIPCTL_SOCKET", socket)
 	etcd := "--etcd " + f.config.Endpoints[0]
-	note := "note: the daemon of this host drains web/192.168.1.11 independently of etcd: \"vipctl undrain web 192.168.1.11 --socket " + socket + "\" ends that drain\n"
+	note := "note: this host's daemon drains web/192.168.1.11 independently of etcd: \"vipctl undrain web 192.168.1.11 --socket " + socket + "\" ends that drain\n"
 	for _, test := range []struct {
 		line, want string
 		code       int
@@ -326,7 +326,7 @@ func TestFleetUndrainHere(t *testing.T) {
 		{etcd + " undrain web 192.168.1.11", note, cli.ExitDone},
 		{"--socket " + socket + " undrain web 192.168.1.11", "", cli.ExitDone},
 		{etcd + " undrain web 192.168.1.11", "", cli.ExitDone},
-		{"--etcd http://127.0.0.1:1 drain web 192.168.1.11", "while etcd is unreachable, \"vipctl drain\" with --socket PATH instead of --etcd makes the change only in the daemon of this host", cli.ExitFailed},
+		{"--etcd http://127.0.0.1:1 drain web 192.168.1.11", "while etcd is unreachable, \"vipctl drain\" with --socket PATH instead of --etcd makes the change only in this host's daemon", cli.ExitFailed},
 	} {
 		l := f.line()
 		if code := run(t.Context(), l.world, strings.Fields(test.line)); code != test.code {

@@ -108,7 +108,7 @@ func (d *localDefinitions) checkBroadcasts(s *balancer.Service, interfaces []doc
 			}
 			if at := slices.IndexFunc(device.Networks, isBroadcast); at >= 0 {
 				field := fmt.Sprintf("vips[%d]", i)
-				d.warn(s.Origin.At(field), s.Name, field, fmt.Sprintf("%s is the broadcast address of %s, a network of this host, so it is not served here: choose another address", vip, device.Networks[at]))
+				d.warn(s.Origin.At(field), s.Name, field, fmt.Sprintf("%s is the broadcast address of %s, one of this host's networks, so it is not served here: choose another address", vip, device.Networks[at]))
 				break
 			}
 		}

@@ -32,7 +32,7 @@ const rekeyPause = 3 * time.Second
 
 func runOwnership(c *cli.Call) error {
 	if c.Args[0] != "rekey" {
-		return cli.WrongUse("\"vipctl ownership\" has the command rekey, not %q; \"vipctl get vips\" lists the owners of VIPs", c.Args[0])
+		return cli.WrongUse("\"vipctl ownership\" has the command rekey, not %q; \"vipctl get vips\" lists VIPs' owners", c.Args[0])
 	}
 	w, err := c.Etcd()
 	if err != nil {

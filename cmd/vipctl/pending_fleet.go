@@ -45,7 +45,7 @@ func (e *edit) try(g *given) error {
 		return err
 	}
 	if len(g.vips) > 0 {
-		return errors.New("settings of addresses can't be pending: apply them from a separate file, without --confirm")
+		return errors.New("address settings can't be pending: apply them from a separate file, without --confirm")
 	}
 	now := e.Now().UTC()
 	p := &schema.Pending{By: author(e.Call), Since: now, Until: now.Add(e.Flags.Duration("confirm")), Services: map[balancer.Name]*schema.PendingService{}}

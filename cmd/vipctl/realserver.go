@@ -83,7 +83,7 @@ func directVIPs(c *cli.Call, undo bool) (vips []netip.Addr, err error) {
 			return nil, cli.WrongUse("%v", err)
 		}
 		if a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() {
-			return nil, cli.WrongUse("%s can't be a VIP of direct routing: name the VIP of a service with forward = \"dr\"", a)
+			return nil, cli.WrongUse("%s can't be a VIP for direct routing: name the VIP of a service with forward = \"dr\"", a)
 		}
 		vips = append(vips, a)
 	}

@@ -135,7 +135,7 @@ func ownedVIPs(c *cli.Call) (all []ownedVIP, weights map[string]int, err error) 
 	}
 	owned, weights, err := w.OwnedVIPs(c, wanted...)
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading the owners of VIPs: %w", err)
+		return nil, nil, fmt.Errorf("reading VIPs' owners: %w", err)
 	}
 	for _, v := range owned {
 		policy := in.PolicyOf(v.Addr)
@@ -260,7 +260,7 @@ func vipNamed(c *cli.Call, name string) (a netip.Addr, err error) {
 		}
 	}
 	if c.OwnsByVRRP() {
-		return a, fmt.Errorf("no VIP of this host is in group %q; \"vipctl get vips\" lists groups", group)
+		return a, fmt.Errorf("none of this host's VIPs is in group %q; \"vipctl get vips\" lists groups", group)
 	}
 	return a, fmt.Errorf("no VIP in etcd has group = %q. \"vipctl get vips\" lists the groups in etcd. To move a group from a node's file, name one of its VIPs", group)
 }

@@ -102,7 +102,7 @@ func readVRRP(c *cli.Call, show func([]ownedVIP) error) error {
 		}
 	}
 	if len(without) > 0 {
-		return fmt.Errorf("no owner of %s is known: \"vipctl status\" lists the problems of this host", strings.Join(without, ", "))
+		return fmt.Errorf("no owner of %s is known: \"vipctl status\" lists this host's problems", strings.Join(without, ", "))
 	}
 	return nil
 }
@@ -163,7 +163,7 @@ func groupHere(o *api.Ownership, a netip.Addr) (*api.OwnerGroup, error) {
 	case o.Unknown != "":
 		return nil, errors.New(o.Unknown)
 	case g == nil:
-		return nil, fmt.Errorf("the group of %s is not on this host: \"vipctl status\" shows the reason", a)
+		return nil, fmt.Errorf("%s's group is not on this host: \"vipctl status\" shows the reason", a)
 	case g.State == vrrp.Active:
 		return g, nil
 	case g.Owner.IsValid():

@@ -20,7 +20,7 @@ func (g *gateway) second() {
 	t.Helper()
 	other := filepath.Join(t.TempDir(), "vipd.toml")
 	before := g.kernel()
-	who := fmt.Sprintf("(pid %d, config %s, run_dir %s) already manages the services of this network namespace: stop that vipd",
+	who := fmt.Sprintf("(pid %d, config %s, run_dir %s) already manages the services in this network namespace: stop that vipd",
 		os.Getpid(), g.file, filepath.Join(filepath.Dir(g.file), "run"))
 	// fails runs a program. It must exit with the given code, and print a message that contains
 	// each text in want.

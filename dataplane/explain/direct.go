@@ -41,7 +41,7 @@ func (n *Inputs) neighbors(a *Answer, from host.Route) {
 		if device, sysctl := host.BridgeFilter(a.Client, from); device != "" {
 			a.step("bridge", true, "netfilter sees the frames in the bridge %s before direct routing, so nat serves clients behind it: sysctl -w %s=0", device, sysctl)
 		}
-		a.step("existing", false, "the kernel keeps no state of connections with direct routing, so open connections are not listed")
+		a.step("existing", false, "the kernel keeps no state for connections with direct routing, so open connections are not listed")
 	}
 }
 

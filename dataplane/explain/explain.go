@@ -160,7 +160,7 @@ func (n *Inputs) Explain(ctx context.Context, q Question) (Answer, error) {
 	a.Service, a.Port = f.Service, f.Port
 	n.frontend(a, f, doubtful)
 	if f.Withdrawn {
-		a.step("address", false, "no endpoint of its services is usable, so this node neither holds it nor refuses clients")
+		a.step("address", false, "none of its services has a usable endpoint, so this node neither holds it nor refuses clients")
 		a.verdict(Elsewhere, "not served here: %s is withdrawn, so routing decides which host gets the connection", a.To.Addr)
 		return *a, nil
 	}

@@ -89,7 +89,7 @@ func (n *Inputs) unserved(a *Answer) {
 	switch {
 	case len(here) > 0 && n.addedByVipd(a.To.Addr):
 		a.step("frontend", true, "no service on %s uses %s; its services use %s", a.To.Addr, place(a.To), places(here))
-		a.verdict(Refused, "refused: %s answers only on the ports of its services", a.To.Addr)
+		a.verdict(Refused, "refused: %s answers only on its services' ports", a.To.Addr)
 	case len(here) > 0:
 		a.step("frontend", true, "no service on %s uses %s; its services use %s", a.To.Addr, place(a.To), places(here))
 		a.verdict(Elsewhere, "not served by vipd: if a program listens on %s, it answers", place(a.To))

@@ -76,13 +76,13 @@ func (r *address) decide(at place, s *site) (Held, step) {
 	case r.standing == balancer.Owned:
 		return rests(`not owned by this host: "vipctl get vips" names the owner, or "vipctl status" with VRRP`)
 	case r.standing == balancer.Withdrawn:
-		return rests("withdrawn: no endpoint of its services is usable")
+		return rests("withdrawn: none of its services has a usable endpoint")
 	case !s.bind:
 		return otherwise(nowhere, "bind = false, and it has not been added to this host", wait)
 	case slices.Contains(s.gateways, a):
 		return otherwise(nowhere, "it is the address of a gateway, which this node could then not reach: choose another address", wait)
 	case s.broadcasts[a].IsValid():
-		return otherwise(nowhere, fmt.Sprintf("it is the broadcast address of %s, a network of this node: choose another address", s.broadcasts[a]), wait)
+		return otherwise(nowhere, fmt.Sprintf("it is the broadcast address of %s, one of this node's networks: choose another address", s.broadcasts[a]), wait)
 	}
 	to := s.device
 	held := Held{Addr: a, Where: to.name, Note: to.note}

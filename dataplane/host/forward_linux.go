@@ -113,7 +113,7 @@ func (tn *tuning) virtualServers(roams bool) (err error) {
 	}
 	leave := tn.unmanaged()
 	if leave == "" && tn.foreignServers() {
-		leave = "vipd does not change it, because it also applies to virtual servers of other programs"
+		leave = "vipd does not change it, because it also applies to other programs' virtual servers"
 	}
 	tn.serverProblems, err = raise(tn.sys, tn.ledger, leave, wanted, tn.noteRepair)
 	return err

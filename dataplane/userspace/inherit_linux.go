@@ -129,7 +129,7 @@ func (in *inheritance) open(fd int) *net.TCPListener {
 	defer func() { _ = file.Close() }() // FileListener duplicates the descriptor
 	ln, err := net.FileListener(file)
 	if err != nil {
-		in.d.log.Warn("a socket of the previous vipd can't be used", "err", err)
+		in.d.log.Warn("a socket from the previous vipd can't be used", "err", err)
 		return nil
 	}
 	return ln.(*net.TCPListener)
@@ -145,7 +145,7 @@ func (in *inheritance) packets(k balancer.Key, redirected bool) *net.UDPConn {
 	delete(in.sockets, k)
 	c, err := openConn[*net.UDPConn](x.files[0])
 	if err != nil {
-		in.d.log.Warn("a socket of the previous vipd can't be used", "frontend", k, "err", err)
+		in.d.log.Warn("a socket from the previous vipd can't be used", "frontend", k, "err", err)
 		return nil
 	}
 	return c
@@ -186,7 +186,7 @@ func portOf(fd int) netip.AddrPort {
 func (d *Dataplane) adopt(f *frontend) {
 	for _, x := range d.inherited.conns[f.key] {
 		if err := f.adoptConn(x); err != nil {
-			d.log.Info("resetting a connection of the previous vipd", "frontend", f.key, "client", x.Client, "err", err)
+			d.log.Info("resetting a connection from the previous vipd", "frontend", f.key, "client", x.Client, "err", err)
 		}
 	}
 	delete(d.inherited.conns, f.key)
@@ -354,6 +354,6 @@ func (d *Dataplane) discard() {
 		_, err = Cleanup(ctx, false)
 	}
 	if err != nil {
-		d.log.Warn("redirects of the previous vipd can't be removed: stop vipd, and run vipctl cleanup", "err", err)
+		d.log.Warn("redirects from the previous vipd can't be removed: stop vipd, and run vipctl cleanup", "err", err)
 	}
 }

@@ -80,7 +80,7 @@ func TestUnpublishedNode(t *testing.T) {
 	config := p.as(t, old)
 	f := follow(t, newSource(t, watch.Options{Config: config, Node: "n1", Patience: within}))
 	s := f.wait("the first state", connected)
-	if len(s.Problems) != 1 || s.Problems[0].Origin.Key != "/vipda/hosts/" || !strings.Contains(s.Problems[0].Text, "services might claim the addresses of other nodes") {
+	if len(s.Problems) != 1 || s.Problems[0].Origin.Key != "/vipda/hosts/" || !strings.Contains(s.Problems[0].Text, "services might claim other nodes' addresses") {
 		t.Errorf("problems = %v, want one about the key hosts/", s.Problems)
 	}
 	n := appear(t, newWriter(t, config), "n1", "1.0", 3*time.Second)

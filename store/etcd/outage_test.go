@@ -314,7 +314,7 @@ func TestStateDirMissing(t *testing.T) {
 	if err := dir.Close(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Close = %v, want fs.ErrNotExist", err)
 	}
-	const want = "the last good state of etcd is not saved: saving etcd.state in state_dir: "
+	const want = "etcd's last good state is not saved: saving etcd.state in state_dir: "
 	if p := dir.Problems(); len(p) != 1 || !strings.HasPrefix(p[0].Text, want) {
 		t.Errorf("problems = %v, want one that starts with %s", p, want)
 	}

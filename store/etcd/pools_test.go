@@ -156,7 +156,7 @@ func TestSetPoolRefuses(t *testing.T) {
 	}
 	many := make([]string, schema.MaxAllocated+1)
 	_, err = w.Apply(t.Context(), definitions.Change{Name: "wide", Fields: auto(many...)})
-	expectError(t, err, "requests 33 addresses of pools; at most 32 are allowed")
+	expectError(t, err, "requests 33 addresses from pools; at most 32 are allowed")
 	apply(t, w, definitions.Change{Name: "wide", Fields: auto(many[1:]...)})
 	apply(t, w, definitions.Change{Name: "wide", Base: definitions.Any})
 }

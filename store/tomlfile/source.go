@@ -107,7 +107,7 @@ func New(o Options) *Source {
 	}
 	return &Source{
 		options: o, open: fsnotify.NewWatcher, poll: defaultPoll, reloads: make(chan request), loader: newLoader(o.Main, ""),
-		file:   o.StateDir.File(keepName, "the last good state of files is not saved", statedir.Large),
+		file:   o.StateDir.File(keepName, "the files' last good state is not saved", statedir.Large),
 		record: o.StateDir.File(pendingName, "vipd can't record that a change is no longer pending", statedir.Small),
 	}
 }
@@ -176,7 +176,7 @@ func (w *watchRun) begin(what *look) {
 		return err
 	})
 	if err != nil {
-		w.options.Log.Error("the last good state of files can't be read", "err", err)
+		w.options.Log.Error("the files' last good state can't be read", "err", err)
 	}
 	if kept != nil {
 		w.loader.begin(kept)

@@ -50,7 +50,7 @@ func (e *etcdExample) testFleet(t *testing.T) {
 	wait.For(t, wait.Patience, "vipctl describe service api to tell of it", func() bool { // a busy machine may have been too slow once
 		return strings.Contains(e.do("vipctl describe service api", ctl...), "1 of 1 nodes: connected (host1)")
 	})
-	if out, err := e.run("vipctl apply -f services.toml", "VIPCTL_CONFIG="+config); err == nil || !strings.Contains(out, "has no right") {
+	if out, err := e.run("vipctl apply -f services.toml", "VIPCTL_CONFIG="+config); err == nil || !strings.Contains(out, "has no permission") {
 		t.Errorf("error of apply as a registrar = %v, want permission denied\n%s", err, out)
 	}
 	if err := p.Stop(wait.Patience); err != nil {

@@ -100,7 +100,7 @@ func (w *world) foreignPorts() {
 			reported := func(what string) bool {
 				return slices.ContainsFunc(s.Problems, func(p problem) bool { return strings.Contains(p.Text, what) })
 			}
-			return reported(fmt.Sprintf("node port %d/tcp is not opened: a program on this node listens on it", hostPort)) && reported("node port 2380/tcp is not opened: it is a port of etcd")
+			return reported(fmt.Sprintf("node port %d/tcp is not opened: a program on this node listens on it", hostPort)) && reported("node port 2380/tcp is not opened: it is one of etcd's ports")
 		})
 		at := fmt.Sprintf("10.1.%d.1", i)
 		wait.For(w.t, patience, "the service to answer at its node port", func() bool { who, err := connectPatiently(n.behind, at+":30100"); return err == nil && who == "e1" })

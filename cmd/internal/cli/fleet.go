@@ -151,7 +151,7 @@ func (c *Call) EtcdConfig() (client.Config, error) {
 	}
 	switch err := conf.Check(); {
 	case err != nil && flagged:
-		return conf, WrongUse("invalid settings of etcd (flags, environment, and [etcd] of %s): %v", file, err)
+		return conf, WrongUse("invalid settings for etcd (flags, environment, and [etcd] in %s): %v", file, err)
 	case err != nil:
 		return conf, fmt.Errorf("invalid settings in [etcd] of %s: %w", file, err)
 	}

@@ -364,7 +364,7 @@ func groupOf(v *balancer.VIP, names []string) (name, text string) {
 	case len(names) == 1:
 		return names[0], ""
 	}
-	return "", fmt.Sprintf("is missing; write the group of this VIP: %s", strings.Join(names, ", "))
+	return "", fmt.Sprintf("is missing; write this VIP's group: %s", strings.Join(names, ", "))
 }
 
 // complete sets Advertise if it is empty, and checks the group's addresses. If one is wrong, it

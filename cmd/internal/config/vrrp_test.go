@@ -87,7 +87,7 @@ func TestVRRPGroupsOfVIPs(t *testing.T) {
 		{vrrpTable("") + one("10.0.0.8", "") + one("fd00::8", ""), "main 10.0.0.8,fd00::8 10.0.0.8", ""},
 		{two + one("10.0.0.8", "group = \"second\"") + one("10.0.0.9", "group = \"main\""), "main 10.0.0.9 10.0.0.9; second 10.0.0.8 10.0.0.8", ""},
 		{vrrpTable(""), "", `vipd.toml:3: ownership.vrrp.main: has no VIP; write [vips."ADDRESS"] with hold = "one" and group = "main", or remove the table`},
-		{two + one("10.0.0.8", ""), "", `vipd.toml:7: vips."10.0.0.8".group: is missing; write the group of this VIP: main, second`},
+		{two + one("10.0.0.8", ""), "", `vipd.toml:7: vips."10.0.0.8".group: is missing; write this VIP's group: main, second`},
 		{vrrpTable("") + one("10.0.0.8", "group = \"mian\""), "", `vipd.toml:7: vips."10.0.0.8".group: there is no table [ownership.vrrp.mian]; did you mean "main"?`},
 		{vrrpTable("") + one("10.0.0.8", "prefer = [\"a\"]\npreempt = \"1m\""), "main 10.0.0.8 10.0.0.8", `vipd.toml:7: vips."10.0.0.8".prefer: has no effect with VRRP; set priority in [ownership.vrrp.main]`},
 		{vrrpTable("advertise = [\"10.0.0.7\"]\n") + one("10.0.0.8", ""), "", "vipd.toml:3: ownership.vrrp.main.advertise[0]: 10.0.0.7 is not a VIP of the group; its VIPs are 10.0.0.8"},

@@ -71,7 +71,7 @@ func (f *fitter) fitLoops(s *service) {
 			return e.port == 0 || p.fields()["port"] == int64(e.port)
 		})
 		if isPort {
-			f.disable(s, e.line, "the endpoint has the address and port of the service itself, so connections would loop: give the endpoint another address or port")
+			f.disable(s, e.line, "the endpoint has the service's own address and port, so connections would loop: give the endpoint another address or port")
 		}
 	}
 }

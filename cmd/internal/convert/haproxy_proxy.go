@@ -45,7 +45,7 @@ func (p *proxy) statement(s *statement) {
 	switch s.word(0) {
 	case "mode":
 		if s.word(1) != "tcp" {
-			p.note(s.line, "vipd balances connections and does not read HTTP: rules about requests have no equivalent. Keep HAProxy behind a VIP of vipd if you need them")
+			p.note(s.line, "vipd balances connections and does not read HTTP: rules about requests have no equivalent. Keep HAProxy behind one of vipd's VIPs if you need them")
 		}
 	case "balance":
 		p.balance = *s

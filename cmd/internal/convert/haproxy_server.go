@@ -160,7 +160,7 @@ func (p *proxy) proxyProtocol() {
 	servers := p.usedServers()
 	for _, s := range servers {
 		if version(s) != version(servers[0]) {
-			p.disable(p.service, s.line, "the server on line %d gets a different PROXY header, but all endpoints of a service get the same: write a service for each kind", servers[0].line)
+			p.disable(p.service, s.line, "the server on line %d gets a different PROXY header, but all of a service's endpoints get the same header: write a service for each kind", servers[0].line)
 			return
 		}
 	}

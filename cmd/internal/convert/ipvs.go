@@ -56,7 +56,7 @@ func (d *draft) forwardPorts(s *service) {
 	for i := range s.endpoints {
 		e := &s.endpoints[i]
 		if e.port != 0 && len(s.ports) == 1 && s.ports[0].fields()["port"] != int64(e.port) {
-			d.note(e.line, "port %d is not used: without address translation, packets keep the port of the VIP", e.port)
+			d.note(e.line, "port %d is not used: without address translation, packets keep the VIP's port", e.port)
 		}
 		e.port = 0
 	}

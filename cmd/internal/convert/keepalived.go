@@ -26,7 +26,7 @@ func keepalivedAnswers() []answer {
 		{"file", "static_ipaddress static_routes static_rules", "vipd does not set it; add it to the host's network configuration"},
 		{"file", "vrrp_script vrrp_track_process track_file vrrp_track_file bfd_instance track_bfd", nearCondition},
 		{"file", "vrrp_sync_group", "VIPs of one [ownership.vrrp.NAME] move together: when all hosts run vipd, write the VIPs of these instances into one group"},
-		{"file", "SSL", "the nearest settings are ca_file, cert_file and key_file in the health table of each service"},
+		{"file", "SSL", "the nearest settings are ca_file, cert_file and key_file in each service's health table"},
 		// These are read elsewhere, or describe vipd's usual behavior: a failing endpoint keeps its
 		// connections, and a new endpoint serves after its first check.
 		{"", "protocol sorry_server inhibit_on_failure sorry_server_inhibit alpha warmup virtualhost ip_family", ""},

@@ -294,7 +294,7 @@ func (k *keepalived) misc(s *service, c *checker) {
 		case "user":
 			s.check(n.line, "user", n.word(1))
 		case "misc_dynamic":
-			k.note(n.line, "the result of a check does not change weights; the nearest command is \"vipctl weight\"")
+			k.note(n.line, "a check's result does not change weights; the nearest command is \"vipctl weight\"")
 		}
 	}
 }

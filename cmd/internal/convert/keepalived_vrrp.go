@@ -219,7 +219,7 @@ func (in *instance) peers(c *statement) {
 			in.note(e.line, "left out: %v", err)
 			continue
 		case len(e.words) > 1:
-			in.note(e.line, "options of a peer are left out; unicast_ttl in [ownership.vrrp.%s] applies to all peers", in.name)
+			in.note(e.line, "peer options are left out; unicast_ttl in [ownership.vrrp.%s] applies to all peers", in.name)
 		}
 		all = append(all, a.String())
 	}
@@ -258,7 +258,7 @@ func (in *instance) authentication(c *statement) {
 func (in *instance) downAdverts(c *statement) {
 	n := number(c.word(1))
 	if n < 3 || n > 10 {
-		in.reasons = append(in.reasons, in.newNote(c.line, "vipd accepts 3 to 10, and all hosts of the group must use the same value"))
+		in.reasons = append(in.reasons, in.newNote(c.line, "vipd accepts 3 to 10, and all hosts in the group must use the same value"))
 		return
 	}
 	in.set(c.line, "down_adverts", n)

@@ -263,7 +263,7 @@ func (l *ldirectord) method(s *service, line int, words []string) {
 	if len(words) > 1 {
 		known := false
 		if way, known = map[string]string{"gate": "dr", "masq": "nat", "ipip": "tunnel"}[words[1]]; !known {
-			l.disable(s, line, "the forwarding method of this server is unknown: use gate, masq or ipip")
+			l.disable(s, line, "this server's forwarding method is unknown: use gate, masq or ipip")
 			return
 		}
 	}

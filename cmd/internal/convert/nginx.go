@@ -20,7 +20,7 @@ type nginx struct {
 func nginxAnswers() []answer {
 	const notRead, noTLS = "not read: convert the included files as well", "vipd does not speak TLS; it forwards connections as clients send them"
 	return []answer{
-		{"file", "http", "vipd balances connections and does not read HTTP; keep nginx behind a VIP of vipd if you need this block"},
+		{"file", "http", "vipd balances connections and does not read HTTP; keep nginx behind one of vipd's VIPs if you need this block"},
 		{"file", "include", notRead},
 		{"file", "mail", "vipd does not speak mail protocols; the nearest equivalent is a stream server"},
 		{"file", "*", "a setting of nginx's process; vipd does not need it"},

@@ -198,7 +198,7 @@ func TestRealOthers(t *testing.T) {
 	run(t, "iptables -t nat -A PREROUTING -j KUBE-SERVICES")
 	run(t, "iptables -t nat -A KUBE-SERVICES -d 10.96.0.10 -p tcp -j DNAT --to-destination 192.0.2.1:80")
 	wantFinding(t, namespace(t), "others", Note, "kube-proxy")
-	f := wantFinding(t, namespace(t), "firewall", Problem, "a rule of another program translates connections to 10.96.0.10:80/tcp (web)")
+	f := wantFinding(t, namespace(t), "firewall", Problem, "another program's rule translates connections to 10.96.0.10:80/tcp (web)")
 	run(t, f.Fix)
 	if left := find(t, namespace(t), "firewall", "translates"); len(left) > 0 {
 		t.Errorf("after running the command: finding = %+v, want none", left)
@@ -212,7 +212,7 @@ func TestRealForeignRules(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft", "iptables-legacy", "nft")
 	t.Cleanup(func() { flush(t) })
-	const tracking, translates, marks = "keeps connections of 10.96.0.10:80/tcp (web) from being tracked", "translates connections to 10.96.0.10:80/tcp (web) before vipd", "changes marks that vipd uses"
+	const tracking, translates, marks = "excludes connections to 10.96.0.10:80/tcp (web) from tracking", "translates connections to 10.96.0.10:80/tcp (web) before vipd", "changes marks that vipd uses"
 	for _, test := range []struct {
 		mode  config.ModeName
 		chain string // an nft chain's type, hook and priority, or an iptables table
@@ -263,7 +263,7 @@ func TestRealForeignRules(t *testing.T) {
 			}
 		}
 		isFinding := func(f Finding) bool {
-			return strings.Contains(f.What, "a rule of another program") && f.Check == "firewall"
+			return strings.Contains(f.What, "another program's rule") && f.Check == "firewall"
 		}
 		for _, look := range []func() []Finding{func() []Finding { return Examine(t.Context(), h()) }, func() []Finding { return Drops(t.Context(), h()) }} {
 			found := slices.DeleteFunc(look(), func(f Finding) bool { return !isFinding(f) })

@@ -126,10 +126,10 @@ func dropsBefore(o *observed, b *iptablesRules, chain string) []Finding {
 	fix := fmt.Sprintf("%s -D %s %s; %s -I %s %s", b.program, chain, jump, b.program, chain, jump)
 	place := fmt.Sprintf("in %s of %s, ", chain, b.program)
 	if verdict.drops == all {
-		return []Finding{problem(place+"a rule of another program comes before vipd's and drops everything: "+verdict.by[len(verdict.by)-1],
+		return []Finding{problem(place+"another program's rule comes before vipd's and drops everything: "+verdict.by[len(verdict.by)-1],
 			"connections to VIPs are lost "+remedy, fix)}
 	}
-	return []Finding{warning(place+"rules of other programs come before vipd's and drop some packets: "+list(verdict.by),
+	return []Finding{warning(place+"other programs' rules come before vipd's and drop some packets: "+list(verdict.by),
 		"connections to VIPs that match are lost "+remedy, fix)}
 }
 

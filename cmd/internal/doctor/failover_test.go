@@ -108,7 +108,7 @@ func TestFindingsOfFailover(t *testing.T) {
 			"ownership: note: on this host, etcd elects a new leader after 3s without a leader",
 			"ownership: note: this host is a virtual machine (kvm), which answers for its VIPs for up to 250ms after a pause",
 			"ownership: warning: a restart of nftables.service also flushes the gate of owned VIPs",
-			"ownership: note: 192.168.1.77: each VIP of the group has services, so endpoints have no VIP to use as their gateway",
+			"ownership: note: 192.168.1.77: each VIP in the group has services, so endpoints have no VIP to use as their gateway",
 		}},
 		{name: "an owner with all as it should be around it", change: func(m *fakeHost) {
 			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{Node: "gw1", Gate: "open", Confirmed: map[string]float64{"gw2": 0.1}}

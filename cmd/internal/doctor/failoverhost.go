@@ -147,6 +147,6 @@ func gateways(_ context.Context, _ *observed, s *api.OwnerStatus) []Finding {
 	if len(without) == 0 {
 		return nil
 	}
-	return []Finding{note(list(without)+": each VIP of the group has services, so endpoints have no VIP to use as their gateway",
+	return []Finding{note(list(without)+": each VIP in the group has services, so endpoints have no VIP to use as their gateway",
 		"if snat keeps the clients' addresses, replies must come back through the owner: add a VIP without services to the group, or set snat = \"always\"", "")}
 }

@@ -37,6 +37,6 @@ func checkFastPath(ctx context.Context, o *observed) []Finding {
 	if places == nil {
 		return []Finding{fine("no other program has rules for forwarded packets that fast_path would bypass")}
 	}
-	return []Finding{note(fmt.Sprintf("rules of other programs see only the first packets of connections in fast_path: %s", list(places)),
+	return []Finding{note(fmt.Sprintf("other programs' rules see only the first packets of connections in fast_path: %s", list(places)),
 		"their counters miss the other packets, and a drop that is added later does not end open connections; see the fast path in docs/modes.md", "")}
 }

@@ -37,8 +37,8 @@ func TestFindingsOfFirewalls(t *testing.T) {
 				"-A INPUT -m conntrack --ctstate INVALID -j DROP\n-A INPUT -p icmp -j DROP\n-A INPUT -j BLOCK\n-A INPUT -j VIPD-INPUT\n-A INPUT -j DROP\n" +
 				"-A FORWARD -i eth1 -j ACCEPT\n-A FORWARD -m comment --comment \"no more\" -j DROP\n-A FORWARD -j VIPD-FORWARD\nCOMMIT\n"
 		}, want: []string{
-			"firewall: warning: in INPUT of iptables-nft, rules of other programs come before vipd's and drop some packets: -j BLOCK",
-			"firewall: problem: in FORWARD of iptables-nft, a rule of another program comes before vipd's and drops everything: -m comment --comment \"no more\" -j DROP",
+			"firewall: warning: in INPUT of iptables-nft, other programs' rules come before vipd's and drop some packets: -j BLOCK",
+			"firewall: problem: in FORWARD of iptables-nft, another program's rule comes before vipd's and drops everything: -m comment --comment \"no more\" -j DROP",
 		}},
 		{name: "what drops forwarded packets does not matter", change: func(m *fakeHost) {
 			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "userspace"}
@@ -54,7 +54,7 @@ func TestFindingsOfFirewalls(t *testing.T) {
 			m.prints["nft -j list chain ip vipd-guard fast-path"] = `{"nftables": []}`
 			m.prints["nft -j list chain inet fw f"] = `{"nftables": []}`
 		}, want: []string{
-			"firewall: note: rules of other programs see only the first packets of connections in fast_path: FORWARD of iptables-nft, the nft chain inet fw f",
+			"firewall: note: other programs' rules see only the first packets of connections in fast_path: FORWARD of iptables-nft, the nft chain inet fw f",
 		}},
 		{name: "rules that name an endpoint", change: func(m *fakeHost) {
 			m.Frontends = []Frontend{{Service: "web", Key: balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP},

@@ -127,7 +127,7 @@ func checkTranslations(_ context.Context, o *observed) (found []Finding) {
 			continue
 		}
 		if to := f.named(o, toVIP); len(to) > 0 {
-			found = append(found, f.grade(fmt.Sprintf("a rule of another program translates connections to %s before vipd (%s)", list(to), f.where),
+			found = append(found, f.grade(fmt.Sprintf("another program's rule translates connections to %s before vipd (%s)", list(to), f.where),
 				"only the first matching rule translates a connection"))
 		}
 	}
@@ -145,7 +145,7 @@ func checkTracking(_ context.Context, o *observed) (found []Finding) {
 			continue
 		}
 		if affected := f.named(o, bothWays); len(affected) > 0 {
-			found = append(found, f.grade(fmt.Sprintf("a rule of another program keeps connections of %s from being tracked (%s)", list(affected), f.where),
+			found = append(found, f.grade(fmt.Sprintf("another program's rule excludes connections to %s from tracking (%s)", list(affected), f.where),
 				"the kernel translates only tracked connections, so these get no answer"))
 		}
 	}
@@ -175,7 +175,7 @@ func checkMarks(_ context.Context, o *observed) (found []Finding) {
 		if f.overwrites&ours == 0 || !f.marksLate() || f.unmarked || len(f.named(o, forwarded)) == 0 {
 			continue
 		}
-		found = append(found, warning(fmt.Sprintf("a rule of another program changes marks that vipd uses (%s)", f.where),
+		found = append(found, warning(fmt.Sprintf("another program's rule changes marks that vipd uses (%s)", f.where),
 			fmt.Sprintf("vipd marks connections to VIPs with the bits %#x, so some get no answer. Give the rule a mask without these bits, "+
 				"or set iptables.masquerade_bit to another bit", ours), f.remove))
 	}

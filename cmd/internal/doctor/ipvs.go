@@ -39,7 +39,7 @@ func checkSchedulers(_ context.Context, o *observed) (found []Finding) {
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		if o.module(name) == unseen {
 			found = append(found, warning(fmt.Sprintf("the kernel lacks the scheduler %s, which services use", name),
-				"for these services, ipvs mode uses the most similar scheduler of the kernel", o.packaged(name)))
+				"for these services, ipvs mode uses the kernel's most similar scheduler", o.packaged(name)))
 		} else {
 			present = append(present, name)
 		}
@@ -97,12 +97,12 @@ func checkVirtualServers(_ context.Context, o *observed) (found []Finding) {
 		}
 		f := warning(fmt.Sprintf("%s is %s", name, value), s.loss, "sysctl -w "+name+"="+s.value)
 		if others && o.Config.Host.ManageSysctls {
-			f.What += "; vipd does not change it, because it also applies to virtual servers of other programs"
+			f.What += "; vipd does not change it, because it also applies to other programs' virtual servers"
 		}
 		found = append(found, f)
 	}
 	if len(found) == 0 && o.Status != nil {
-		found = append(found, fine("the sysctls of IPVS have the values that vipd needs (net.ipv4.vs)"))
+		found = append(found, fine("IPVS's sysctls have the values that vipd needs (net.ipv4.vs)"))
 	}
 	return found
 }
@@ -130,7 +130,7 @@ func checkServerTimeout(ctx context.Context, o *observed) []Finding {
 	case !o.Config.Host.ManageSysctls:
 		reason = "manage_sysctls is false, so vipd does not raise the timeout"
 	case err != nil || len(foreign) > 0:
-		reason = "vipd does not change the timeout, because it also applies to virtual servers of other programs"
+		reason = "vipd does not change the timeout, because it also applies to other programs' virtual servers"
 	case o.Status == nil:
 		return nil
 	default:

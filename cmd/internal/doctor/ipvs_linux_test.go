@@ -34,19 +34,19 @@ func TestIPVSReal(t *testing.T) {
 	}
 	wantIPVSFinding(t, h, OK, "the kernel has the schedulers that services use: ip_vs_mh")
 	wantIPVSFinding(t, h, "", "IPVS finds connections in a table of ") // the level depends on the table's size
-	wantNoIPVSFinding(t, h, "virtual servers of other programs")
+	wantNoIPVSFinding(t, h, "other programs have virtual servers")
 
 	for _, line := range []string{
 		"ipvsadm -A -t 10.96.0.10:81 -s rr", "ipvsadm -A -u [2001:db8::1]:53 -s wrr", "ipvsadm -A -f 7 -s wrr",
 	} {
 		run(t, line)
 	}
-	wantIPVSFinding(t, h, Note, "on VIPs of services, on other ports: 10.96.0.10:81/tcp")
-	wantIPVSFinding(t, h, Note, "there are virtual servers of other programs: [2001:db8::1]:53/udp, mark 7")
+	wantIPVSFinding(t, h, Note, "on services' VIPs, on other ports: 10.96.0.10:81/tcp")
+	wantIPVSFinding(t, h, Note, "other programs have virtual servers: [2001:db8::1]:53/udp, mark 7")
 	run(t, "ipvsadm -A -t 10.96.0.10:80 -s rr")
-	run(t, wantIPVSFinding(t, h, Problem, "use the addresses and ports of services: 10.96.0.10:80/tcp").Fix)
+	run(t, wantIPVSFinding(t, h, Problem, "use services' addresses and ports: 10.96.0.10:80/tcp").Fix)
 	h.Recorded = func() ([]balancer.Key, error) { return []balancer.Key{h.Frontends[0].Key}, nil }
-	wantNoIPVSFinding(t, h, "use the addresses and ports of services")
+	wantNoIPVSFinding(t, h, "use services' addresses and ports")
 }
 
 // ipvsFindings returns the findings from the checks "modes" and "ipvs" that contain part. It runs

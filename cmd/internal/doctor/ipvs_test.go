@@ -65,7 +65,7 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 			m.files["/sys/module/ip_vs/parameters/conn_tab_bits"], m.Config.Mode = "12\n", config.UserspaceMode
 			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "userspace"}
 		}},
-		{name: "in the way", change: func(m *fakeHost) { m.owned = nil }, want: []string{"ipvs: problem: virtual servers of other programs use the addresses and ports of services: 10.96.0.10:80/tcp"}},
+		{name: "in the way", change: func(m *fakeHost) { m.owned = nil }, want: []string{"ipvs: problem: other programs' virtual servers use services' addresses and ports: 10.96.0.10:80/tcp"}},
 		{name: "whose they are is not known", change: func(m *fakeHost) { m.lost = errors.New("no") }, want: []string{"ipvs: warning: vipd's ledger of virtual servers can't be read: no"}},
 		{name: "own range of ports", change: func(m *fakeHost) {
 			k := balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: balancer.AllPorts, Proto: balancer.UDP}
@@ -77,8 +77,8 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 			m.add("TCP  [2001:0db8:0000:0000:0000:0000:0000:0001]:0050 wlc  ")
 			m.add("FWM  0000000A wrr ")
 		}, want: []string{
-			"ipvs: note: virtual servers of other programs are on VIPs of services, on other ports: 10.96.0.10:53/udp",
-			"ipvs: note: there are virtual servers of other programs: [2001:db8::1]:80/tcp, mark 10",
+			"ipvs: note: other programs' virtual servers are on services' VIPs, on other ports: 10.96.0.10:53/udp",
+			"ipvs: note: other programs have virtual servers: [2001:db8::1]:80/tcp, mark 10",
 		}},
 		{name: "other owners", change: func(m *fakeHost) {
 			m.programs = []string{"keepalived", "ldirectord"}
@@ -123,8 +123,8 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 			m.files["/proc/sys/net/ipv4/vs/conntrack"] = "0\n"
 			m.add("FWM  0000000A wrr ")
 		}, want: []string{
-			"ipvs: note: there are virtual servers of other programs: mark 10",
-			"sysctls: warning: net.ipv4.vs.conntrack is 0; vipd does not change it, because it also applies to virtual servers of other programs",
+			"ipvs: note: other programs have virtual servers: mark 10",
+			"sysctls: warning: net.ipv4.vs.conntrack is 0; vipd does not change it, because it also applies to other programs' virtual servers",
 		}},
 		{name: "sysctls in another mode", change: func(m *fakeHost) {
 			m.files["/proc/sys/net/ipv4/vs/conntrack"] = "0\n"
@@ -141,7 +141,7 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 			m.timeout = 15 * time.Minute
 			m.add("FWM  0000000A wrr ")
 		}, want: []string{
-			"ipvs: note: there are virtual servers of other programs: mark 10",
+			"ipvs: note: other programs have virtual servers: mark 10",
 			"sysctls: note: IPVS keeps TCP connections without packets for 15m",
 		}},
 		{name: "a timeout that is set at the start", change: func(m *fakeHost) {
@@ -165,7 +165,7 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 				"-A OUTPUT -o eth0 -p tcp -j REJECT\n-A OUTPUT -m connmark --mark 0x8000/0x8000 -j VIPD-OUTPUT\nCOMMIT\n"
 			m.prints["ip6tables-nft-save"] = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT DROP [0:0]\nCOMMIT\n"
 		}, want: []string{
-			"firewall: warning: in OUTPUT of iptables-nft, rules of other programs come before vipd's and drop some packets: -o eth0 -p tcp -j REJECT",
+			"firewall: warning: in OUTPUT of iptables-nft, other programs' rules come before vipd's and drop some packets: -o eth0 -p tcp -j REJECT",
 			"firewall: note: OUTPUT of ip6tables-nft drops packets that no rule accepts, and vipd has no rule there now",
 		}},
 		{name: "OUTPUT is not for connections to VIPs in iptables mode", change: func(m *fakeHost) {

@@ -34,7 +34,7 @@ func checkPrograms(ctx context.Context, o *observed) (found []Finding) {
 
 // firewalls looks for firewalls whose restart removes other programs' rules: firewalld and ufw.
 func firewalls(ctx context.Context, o *observed, chains map[string]bool) (found []Finding) {
-	flushes := "its restart or reload removes rules of other programs; vipd restores its own within a second"
+	flushes := "its restart or reload removes other programs' rules; vipd restores its own within a second"
 	if state, err := o.Run(ctx, "systemctl", "is-active", "firewalld"); err == nil && strings.TrimSpace(state) == "active" {
 		found = append(found, note("firewalld is running", flushes, ""))
 	}

@@ -27,7 +27,7 @@ func TestFindingsOfPrograms(t *testing.T) {
 				"-A PREROUTING -d 10.96.0.10/32 -j ACCEPT\n-A PREROUTING -j VIPD-X\n-A PREROUTING -d 10.96.0.0/16 -j DNAT --to-destination 1.1.1.1\n" +
 				"-A VIPD-X -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\nCOMMIT\n"
 		}, want: []string{
-			"firewall: problem: a rule of another program translates connections to 10.96.0.10:80/tcp (web) before vipd (iptables-nft, table nat, chain PREROUTING: -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1)",
+			"firewall: problem: another program's rule translates connections to 10.96.0.10:80/tcp (web) before vipd (iptables-nft, table nat, chain PREROUTING: -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1)",
 		}},
 		{name: "untracked ports of a range", change: func(m *fakeHost) {
 			m.Frontends = []Frontend{{Service: "ftp", Key: balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: balancer.NewPortRange(8000, 8009), Proto: balancer.TCP},

@@ -122,17 +122,17 @@ func checkForeignServers(_ context.Context, o *observed) (found []Finding) {
 		show = "ipvsadm -Ln"
 	}
 	if len(inTheWay) > 0 {
-		found = append(found, problem("virtual servers of other programs use the addresses and ports of services: "+list(inTheWay),
+		found = append(found, problem("other programs' virtual servers use services' addresses and ports: "+list(inTheWay),
 			"the kernel can have only one virtual server for an address and port. "+
 				"Remove it with the program that created it, or give the service another VIP or port",
 			show))
 	}
 	if len(otherPort) > 0 {
-		found = append(found, note("virtual servers of other programs are on VIPs of services, on other ports: "+list(otherPort),
+		found = append(found, note("other programs' virtual servers are on services' VIPs, on other ports: "+list(otherPort),
 			"vipd does not change them", show))
 	}
 	if len(other) > 0 {
-		found = append(found, note("there are virtual servers of other programs: "+list(other), "vipd does not change them", show))
+		found = append(found, note("other programs have virtual servers: "+list(other), "vipd does not change them", show))
 	}
 	return found
 }
@@ -140,9 +140,9 @@ func checkForeignServers(_ context.Context, o *observed) (found []Finding) {
 // checkServerPrograms looks for other programs that manage virtual servers.
 func checkServerPrograms(_ context.Context, o *observed) (found []Finding) {
 	for _, p := range []struct{ name, why string }{
-		{"keepalived", "vipd does not change virtual servers of keepalived. With lvs_flush, keepalived removes vipd's when it starts or stops; " +
+		{"keepalived", "vipd does not change keepalived's virtual servers. With lvs_flush, keepalived removes vipd's when it starts or stops; " +
 			"vipd restores them within about a second"},
-		{"ldirectord", "vipd does not change virtual servers of ldirectord; do not use the same address and port in both configurations"},
+		{"ldirectord", "vipd does not change ldirectord's virtual servers; do not use the same address and port in both configurations"},
 	} {
 		if o.runs(p.name) {
 			found = append(found, note(p.name+" is running", p.why, ""))
@@ -150,7 +150,7 @@ func checkServerPrograms(_ context.Context, o *observed) (found []Finding) {
 	}
 	if slices.ContainsFunc(o.interfaces, func(i Interface) bool { return i.Name == "kube-ipvs0" }) {
 		f := note("kube-proxy runs or ran here in ipvs mode (kube-ipvs0)",
-			"it deletes unknown virtual servers, except in the networks of ipvs-exclude-cidrs: add the networks of the VIPs",
+			"it deletes unknown virtual servers, except in the networks of ipvs-exclude-cidrs: add the VIPs' networks",
 			"kube-proxy --ipvs-exclude-cidrs="+vipNetwork(o)+"  # with its other flags, or ipvs.excludeCIDRs in its configuration")
 		if o.mode().Name == config.IPVSMode {
 			f.Level = Warning

@@ -93,7 +93,7 @@ func (p Place) onNode(node string) ([]balancer.Target, error) {
 		}
 	}
 	if targets == nil {
-		return nil, &NoEndpointsError{fmt.Sprintf("no endpoint%s is on node %q: the field node of an endpoint sets its node%s", p.Name, node, Meant(node, nodes))}
+		return nil, &NoEndpointsError{fmt.Sprintf("no endpoint%s is on node %q: an endpoint's field node sets its node%s", p.Name, node, Meant(node, nodes))}
 	}
 	slices.SortFunc(targets, balancer.Target.Compare)
 	return slices.Compact(targets), nil

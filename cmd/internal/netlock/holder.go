@@ -40,7 +40,7 @@ func (h Holder) String() string {
 type HeldError struct{ Holder Holder }
 
 func (e *HeldError) Error() string {
-	return fmt.Sprintf("%s already manages the services of this network namespace", e.Holder)
+	return fmt.Sprintf("%s already manages the services in this network namespace", e.Holder)
 }
 
 // ForeignError means that an unprivileged user's process occupies the lock's name. Any user can do
@@ -49,6 +49,6 @@ func (e *HeldError) Error() string {
 type ForeignError struct{ PID, UID int }
 
 func (e *ForeignError) Error() string {
-	return fmt.Sprintf("the lock of this network namespace (the abstract socket @vipd) is held by process %d of another user (%d). End that process "+
+	return fmt.Sprintf("the lock of this network namespace (the abstract socket @vipd) is held by process %d, which belongs to another user (%d). Stop that process "+
 		"and restart vipd", e.PID, e.UID)
 }

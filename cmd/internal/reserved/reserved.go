@@ -87,7 +87,7 @@ func New(o Options) *Follower {
 		}
 	}
 	for _, port := range slices.Sorted(maps.Keys(ports)) {
-		f.ports = append(f.ports, balancer.Reserved{Port: port, Proto: balancer.TCP, Etcd: true, Description: "it is a port of etcd"})
+		f.ports = append(f.ports, balancer.Reserved{Port: port, Proto: balancer.TCP, Etcd: true, Description: "it is one of etcd's ports"})
 	}
 	if host, port, err := net.SplitHostPort(o.HTTP); err == nil {
 		at, _ := netip.ParseAddr(host) // the zero address, which stands for all addresses, if host is a name or empty

@@ -157,7 +157,7 @@ func TestPorts(t *testing.T) {
 			Sockets: func() []sockets.Socket { mu.Lock(); defer mu.Unlock(); return slices.Clone(open) },
 			Own:     func() map[string]bool { mu.Lock(); defer mu.Unlock(); listed++; return maps.Clone(own) },
 		})
-		always := []string{":2379/tcp it is a port of etcd", ":2380/tcp it is a port of etcd", ":12379/tcp it is a port of etcd", "192.168.1.5:9100/tcp vipd's own HTTP listener is there"}
+		always := []string{":2379/tcp it is one of etcd's ports", ":2380/tcp it is one of etcd's ports", ":12379/tcp it is one of etcd's ports", "192.168.1.5:9100/tcp vipd's own HTTP listener is there"}
 		want := func(what string, programs ...string) {
 			t.Helper()
 			if got, want := ports(f), slices.Concat(always, programs); !slices.Equal(got, want) {

@@ -114,7 +114,7 @@ func TestUnsavedChecks(t *testing.T) {
 		t.Fatal(err)
 	}
 	two()
-	const lost = "a restart will lose the results of health checks: "
+	const lost = "a restart will lose health check results: "
 	wait.For(t, 20*time.Second, "the problem", func() bool { return strings.Contains(n.problems(), lost) })
 	if err := os.Rename(state+".away", state); err != nil {
 		t.Fatal(err)

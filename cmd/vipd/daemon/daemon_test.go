@@ -296,7 +296,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 			"no usable endpoint would remain for service web (port 8080/tcp), so new connections would fail: nothing was changed; --force changes it anyway",
 		},
 		{api.OverrideRequest{Service: "web", Address: "127.40.1.1"}, "the request sets neither a weight nor a drain: set at least one"},
-		{api.OverrideRequest{Node: "zz", Draining: &yes}, `no endpoint is on node "zz": the field node of an endpoint sets its node`},
+		{api.OverrideRequest{Node: "zz", Draining: &yes}, `no endpoint is on node "zz": an endpoint's field node sets its node`},
 	} {
 		if err := drain(c.q); err == nil || err.Error() != c.want {
 			t.Errorf("error = %v, want %s", err, c.want)

@@ -297,16 +297,16 @@ func TestRefusedCalls(t *testing.T) {
 	_, all := n.client.Kill(ctx, dataplane.ConnectionQuery{}, "")
 	_, absent := n.client.Kill(ctx, dataplane.ConnectionQuery{Service: "wep"}, "")
 	for want, err := range map[string]error{
-		"127.47.0.1:1/tcp is not a TCP port of a service, and --live connects only to TCP ports of services": live,
-		"vipd does not end all connections of this node at once: name a service, client, endpoint or state":  all,
-		`there is no service "wep"; did you mean web?`:                                                       absent,
-		"vipd does not know GET /v1/nothing: vipctl and vipd might have different versions":                  n.client.Watch(ctx, "nothing", nil),
-		`there are no events of kind "nothing"`:                                                              n.client.Events(ctx, api.EventsQuery{Kind: "nothing"}, nil),
-		"the request sets neither a weight nor a drain: set at least one":                                    override(func(*api.OverrideRequest) {}),
-		"weight 70000 is out of range: 0 (no new connections) to 65535":                                      override(func(q *api.OverrideRequest) { q.Weight = &wrong }),
-		"a duration can't be negative; leave it out, or set a duration above zero":                           override(func(q *api.OverrideRequest) { q.Draining, q.Timeout, q.Force = &yes, -1, true }),
-		"name either a node, or a service and an address, not both":                                          override(func(q *api.OverrideRequest) { q.Draining, q.Node = &yes, "a" }),
-		"name a service and the address of one of its endpoints, or a node":                                  override(func(q *api.OverrideRequest) { q.Draining, q.Address = &yes, "" }),
+		"127.47.0.1:1/tcp is not a TCP port of a service, and --live connects only to TCP ports of services":  live,
+		"vipd does not end all of this node's connections at once: name a service, client, endpoint or state": all,
+		`there is no service "wep"; did you mean web?`:                                                        absent,
+		"vipd does not know GET /v1/nothing: vipctl and vipd might have different versions":                   n.client.Watch(ctx, "nothing", nil),
+		`there are no events of kind "nothing"`:                                                               n.client.Events(ctx, api.EventsQuery{Kind: "nothing"}, nil),
+		"the request sets neither a weight nor a drain: set at least one":                                     override(func(*api.OverrideRequest) {}),
+		"weight 70000 is out of range: 0 (no new connections) to 65535":                                       override(func(q *api.OverrideRequest) { q.Weight = &wrong }),
+		"a duration can't be negative; leave it out, or set a duration above zero":                            override(func(q *api.OverrideRequest) { q.Draining, q.Timeout, q.Force = &yes, -1, true }),
+		"name either a node, or a service and an address, not both":                                           override(func(q *api.OverrideRequest) { q.Draining, q.Node = &yes, "a" }),
+		"name a service and the address of one of its endpoints, or a node":                                   override(func(q *api.OverrideRequest) { q.Draining, q.Address = &yes, "" }),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("error = %v, want %s", err, want)

@@ -159,7 +159,7 @@ func TestFleetRunsNoPrograms(t *testing.T) {
 	}
 	state("127.44.1.3:9001:active/1")
 	wait.For(t, 20*time.Second, "the problem that no node checks", func() bool {
-		return strings.Contains(m.problems(), "no node of the fleet has that setting: these endpoints are not checked")
+		return strings.Contains(m.problems(), "no node in the fleet has that setting: these endpoints are not checked")
 	})
 	for key, text := range map[string]string{"n2/live": `{"version":1,"exec":true}`, "n2/web/127.44.1.3:9001": `{"version":1,"verdict":"down","since":"2026-01-31T12:00:00Z"}`} {
 		if _, err := m.etcd.Client().Put(t.Context(), "/vipd/health/"+key, text); err != nil {

@@ -34,7 +34,7 @@ func (d *Daemon) takeOver() (err error) {
 		return fmt.Errorf("taking over from the previous vipd: %w", err)
 	}
 	if len(d.inherited) > 0 {
-		d.Log.Info("took over sockets and connections of the previous vipd", "items", len(d.inherited))
+		d.Log.Info("took over sockets and connections from the previous vipd", "items", len(d.inherited))
 	}
 	return nil
 }

@@ -162,7 +162,7 @@ endpoints = [{ address = "127.43.1.5", port = 9001 }]
 	t.Cleanup(func() { n.stop() })
 	wait.For(t, 10*time.Second, "a question", func() bool { return dns.Asked("web.example.org.") > 0 })
 	wait.For(t, 10*time.Second, "the service without names", func() bool { return ask("127.42.0.5:8080") == "written" })
-	if code, body := n.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "for the names of endpoints") {
+	if code, body := n.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "for endpoints' names") {
 		t.Errorf("/readyz = %d, %s, want 503 and a message that DNS has not answered", code, body)
 	}
 	dns.Break("*", dnskit.None)

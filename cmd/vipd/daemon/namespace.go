@@ -23,7 +23,7 @@ func (d *Daemon) claimNamespace() (err error) {
 		d.opened = append(d.opened, d.namespace)
 		return nil
 	case errors.As(err, &foreign):
-		d.Log.Warn("continuing without the lock of the network namespace", "err", err)
+		d.Log.Warn("continuing without the network namespace's lock", "err", err)
 		return nil
 	case !errors.As(err, &held):
 		return err

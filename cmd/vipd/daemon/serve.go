@@ -52,7 +52,7 @@ func (d *Daemon) lostFiles() []balancer.Problem {
 		return nil
 	}
 	return []balancer.Problem{{Severity: balancer.SeverityError, Field: "run_dir", Text: fmt.Sprintf(
-		"files of the running vipd were removed from %s or %s, so vipctl can't reach it: restart vipd (systemctl restart vipd)",
+		"the running vipd's files were removed from %s or %s, so vipctl can't reach it: restart vipd (systemctl restart vipd)",
 		d.config.RunDir, filepath.Dir(d.config.API.Socket))}}
 }
 

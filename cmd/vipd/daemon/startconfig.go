@@ -107,7 +107,7 @@ func (d *Daemon) checkEmptied() error {
 	if d.AllowEmpty || d.mistake != nil || !d.host.Inherited() || !isEmpty(d.ConfigFile) {
 		return nil
 	}
-	return configError{fmt.Errorf("%s is empty, but this host still has services of an earlier vipd. Restore the file. If it is meant to be "+
+	return configError{fmt.Errorf("%s is empty, but this host still has services from an earlier vipd. Restore the file. If it is meant to be "+
 		"empty, run vipd --allow-empty once, or vipctl cleanup", d.ConfigFile)}
 }
 

@@ -197,7 +197,7 @@ func (d *byEtcd) describe(s *api.OwnerStatus) {
 	d.state.describe(s)
 	s.Foreign = d.link.Foreign()
 	if d.link.SawForeign() {
-		s.Problems = append(s.Problems, "heartbeats with another key are ignored: another fleet uses addresses of this fleet, or a host does not follow etcd")
+		s.Problems = append(s.Problems, "heartbeats with another key are ignored: another fleet uses this fleet's addresses, or a host does not follow etcd")
 	}
 }
 

@@ -30,7 +30,7 @@ func (o *Owner) doRequest(do func(d *byVRRP, now local.Time) ([]local.Action, er
 	}
 	d, is := c.decider.(*byVRRP)
 	if !is {
-		return errors.New("etcd decides which host owns the VIPs of this host: use \"vipctl vip move\" with --etcd")
+		return errors.New("etcd decides which host owns this host's VIPs: use \"vipctl vip move\" with --etcd")
 	}
 	done := make(chan error, 1)
 	c.queueInput(func(now local.Time) []local.Action {

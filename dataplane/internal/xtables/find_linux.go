@@ -147,7 +147,7 @@ func (f *finder) unsupported(feature string, err error) error {
 	if _, ok := errors.AsType[*UnsupportedError](err); ok {
 		return err
 	}
-	need := "this kernel lacks the tables of iptables: run modprobe -a ip_tables ip6_tables nf_tables, or choose another mode"
+	need := "this kernel lacks iptables' tables: run modprobe -a ip_tables ip6_tables nf_tables, or choose another mode"
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), IsBusy(err):
 		return err

@@ -35,9 +35,9 @@ func Scopes(k schema.Keys, node string) []Scope {
 	vips.Without = `services with vips = ["auto"] keep the addresses that were read before`
 	policies, pools := Folder(k.Prefix+schema.PolicyFolder), Folder(k.Prefix+schema.PoolFolder)
 	policies.Without = "addresses keep the settings that were read before"
-	pools.Without = "addresses of pools keep the settings that were read before"
+	pools.Without = "pool addresses keep the settings that were read before"
 	hosts := Folder(k.Prefix + schema.HostFolder)
-	hosts.Without = "services might claim the addresses of other nodes, and this node then can't reach those nodes"
+	hosts.Without = "services might claim other nodes' addresses, and this node then can't reach those nodes"
 	pending := Scope{Key: k.Pending(), Without: "pending changes (vipctl apply --confirm) do not take effect on this node"}
 	all := []Scope{Folder(k.Prefix + schema.ServiceFolder), Folder(k.Prefix + schema.EndpointFolder), Folder(k.Prefix + schema.OverrideFolder), vips, policies, pools, hosts, pending}
 	if node != "" {

@@ -183,7 +183,7 @@ func (c *Change) encode() ([]byte, *balancer.Service, error) {
 		return nil, nil, refusal(problems)
 	}
 	if n := len(service.Pools); n > schema.MaxAllocated {
-		return nil, nil, fmt.Errorf("service %s requests %d addresses of pools; at most %d are allowed", c.Name, n, schema.MaxAllocated)
+		return nil, nil, fmt.Errorf("service %s requests %d addresses from pools; at most %d are allowed", c.Name, n, schema.MaxAllocated)
 	}
 	text, err := schema.Encode(c.Fields)
 	if err == nil && len(text) > longText {

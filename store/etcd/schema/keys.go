@@ -196,7 +196,7 @@ func (k Keys) parseOfService(key, folder, rest string) (Subject, error) {
 	switch "/" + folder + "/" {
 	case ServiceFolder:
 		if deeper {
-			return s, fmt.Errorf("%s is not the key of a service: keys below %s are not allowed", Quote(key), k.Service(s.Of))
+			return s, fmt.Errorf("%s is not a service's key: keys below %s are not allowed", Quote(key), k.Service(s.Of))
 		}
 		s.Kind = ServiceKind
 	case EndpointFolder:
@@ -235,7 +235,7 @@ func parseNode(key, rest string) (Subject, error) {
 		return Subject{}, err
 	}
 	if name != ConfigName {
-		return Subject{}, fmt.Errorf("%s is not the configuration of a node", Quote(key))
+		return Subject{}, fmt.Errorf("%s is not a node's configuration", Quote(key))
 	}
 	return Subject{Kind: NodeConfigKind, Node: node}, nil
 }

@@ -57,7 +57,7 @@ func (w *watchRun) load() (h client.History) {
 		return err
 	})
 	if err != nil {
-		w.options.Log.Error("the last good state of etcd can't be read", "err", err)
+		w.options.Log.Error("etcd's last good state can't be read", "err", err)
 	}
 	return h
 }

@@ -108,7 +108,7 @@ func New(o Options) (*Source, error) {
 	usual := client.UsualTiming()
 	o.Timing = cmp.Or(o.Timing, &usual)
 	keys, err := schema.NewKeys(o.Prefix)
-	file := o.StateDir.File(cacheName, "the last good state of etcd is not saved", statedir.Large)
+	file := o.StateDir.File(cacheName, "etcd's last good state is not saved", statedir.Large)
 	return &Source{options: o, keys: keys, file: file, timing: *o.Timing, defaults: make(chan map[string]any, 1)}, err
 }
 

@@ -119,7 +119,7 @@ func (l *Log) Run(ctx context.Context) {
 	select {
 	case <-written:
 	case <-time.After(parting):
-		l.o.Log.Warn("the disk of the access log accepts no writes")
+		l.o.Log.Warn("the access log's disk accepts no writes")
 	}
 }
 

@@ -52,7 +52,7 @@ type Options struct {
 func New(o Options) *Agents {
 	a := &Agents{
 		o: o, targets: health.Targets{Agents: true}, at: map[balancer.Target]time.Time{}, silent: map[balancer.Target]silence{},
-		file: o.StateDir.File("agents.json", "a restart will lose the answers of agents", statedir.Large),
+		file: o.StateDir.File("agents.json", "a restart will lose agents' answers", statedir.Large),
 	}
 	a.restore()
 	a.runner = probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}, OnResult: a.process})

@@ -144,7 +144,7 @@ func (srv server) follow(ctx context.Context, w http.ResponseWriter, make func(*
 		v.Watched = true
 		text, err := json.Marshal(make(v))
 		if err != nil {
-			srv.Log.Error("an answer of the API can't be written", "err", err)
+			srv.Log.Error("an API answer can't be written", "err", err)
 			return
 		}
 		if string(text) != last {

@@ -102,7 +102,7 @@ func (srv server) followConnections(w http.ResponseWriter, r *http.Request, q *d
 func (srv server) postKill(w http.ResponseWriter, r *http.Request) {
 	q, err := srv.connectionQuery(r)
 	if err == nil && q == (dataplane.ConnectionQuery{}) {
-		err = errors.New("vipd does not end all connections of this node at once: name a service, client, endpoint or state")
+		err = errors.New("vipd does not end all of this node's connections at once: name a service, client, endpoint or state")
 	}
 	if err != nil {
 		httpserve.Refuse(w, http.StatusBadRequest, err)

@@ -73,7 +73,7 @@ type keptChecks struct {
 // returns an error if this node's name is not allowed in a fleet.
 func New(o Options) (*Checks, error) {
 	c := &Checks{
-		o: o, found: o.StateDir.File(checksFile, "a restart will lose the results of health checks", statedir.Large),
+		o: o, found: o.StateDir.File(checksFile, "a restart will lose health check results", statedir.Large),
 		lease: o.StateDir.File(leaseFile, "after a crash, this node's votes on health remain valid for "+o.Lease.String(), statedir.Small),
 	}
 	var kept keptChecks

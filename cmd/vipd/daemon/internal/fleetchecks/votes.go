@@ -131,10 +131,10 @@ func (f *Checks) report(err error) {
 	case err != nil && was == nil:
 		f.silent = now
 		f.o.Record(events.Event{
-			At: now, Kind: events.Health, Level: slog.LevelWarn, Text: "the fleet does not receive the results of this node's health checks", Cause: err.Error(),
+			At: now, Kind: events.Health, Level: slog.LevelWarn, Text: "the fleet does not receive this node's health check results", Cause: err.Error(),
 		})
 	case err == nil && was != nil:
-		f.o.Record(events.Event{At: now, Kind: events.Health, Text: "the fleet receives the results of this node's health checks again", Was: "unheard", Lasted: now.Sub(f.silent)})
+		f.o.Record(events.Event{At: now, Kind: events.Health, Text: "the fleet receives this node's health check results again", Was: "unheard", Lasted: now.Sub(f.silent)})
 	}
 }
 
@@ -153,8 +153,8 @@ func (f *Checks) Problems(connected bool) (all []balancer.Problem) {
 			})
 		}
 	}
-	add("", "this node does not receive the results of the fleet's health checks, and checks endpoints itself: ", f.unread)
-	add(f.o.Node+"/", "the fleet does not receive the results of this node's health checks: ", f.unpublished)
+	add("", "this node does not receive the fleet's health check results, and checks endpoints itself: ", f.unread)
+	add(f.o.Node+"/", "the fleet does not receive this node's health check results: ", f.unpublished)
 	return all
 }
 

@@ -96,7 +96,7 @@ func TestFleetNeedsRights(t *testing.T) {
 		})
 	}
 	lacks(1, "may not read /vipd/health/")
-	lacks(2, "has no right to /vipd/health/host3/")
+	lacks(2, "has no permission for /vipd/health/host3/")
 	w.cluster.Grant("host2", "/vipd/health/")
 	alone(2)
 	if _, err := w.client.RoleGrantPermission(t.Context(), "host3", "/vipd/health/host3/", "/vipd/health/host30", clientv3.PermissionType(clientv3.PermReadWrite)); err != nil {
@@ -109,7 +109,7 @@ func TestFleetNeedsRights(t *testing.T) {
 		begins, again string
 	}{
 		{1, "this node checks the fleet's endpoints itself", "are shared again"},
-		{2, "does not receive the results of this node's health checks", "receives the results of this node's health checks again"},
+		{2, "does not receive this node's health check results", "receives this node's health check results again"},
 	} {
 		h := w.hosts[c.host]
 		wait.For(t, 30*time.Second, h.name+" to record that checks "+c.again, func() bool { return len(h.eventsWith(c.again)) > 0 })

@@ -58,19 +58,19 @@ func (c *Switch) removeOther(ctx context.Context, m modes.Mode) (ok bool) {
 	}
 	found, lookErr := m.Cleanup(ctx, c.o.Config, true)
 	if lookErr != nil { // without privileges, leftovers can neither be seen nor created
-		c.o.Log.Debug("can't search for objects of another mode", "dataplane", m.Name, "err", lookErr)
+		c.o.Log.Debug("can't search for another mode's objects", "dataplane", m.Name, "err", lookErr)
 	}
 	if len(found) == 0 {
 		return lookErr == nil
 	}
 	removed, err := m.Cleanup(ctx, c.o.Config, false)
 	if err != nil {
-		c.o.Log.Error("objects of another mode can't be removed; vipd retries. While vipd is stopped, vipctl cleanup removes them", "dataplane", m.Name, "err", err)
+		c.o.Log.Error("another mode's objects can't be removed; vipd retries. While vipd is stopped, vipctl cleanup removes them", "dataplane", m.Name, "err", err)
 		return false
 	}
 	c.o.Engine.Resync() // the mode in use examines the connections that conntrack keeps
 	for _, what := range removed {
-		c.o.Log.Info("removed objects of another mode", "dataplane", m.Name, "what", what)
+		c.o.Log.Info("removed another mode's objects", "dataplane", m.Name, "what", what)
 	}
 	return true
 }

@@ -158,7 +158,7 @@ func (v *View) Unready() []string {
 	case !s.EverRead:
 		return []string{fmt.Sprintf("the store has not been readable since vipd started: %v", s.Snapshot.Err)}
 	case !s.NamesUntil.IsZero():
-		return []string{"DNS has not answered yet for the names of endpoints"}
+		return []string{"DNS has not answered yet for endpoints' names"}
 	case !e.Ready && e.LastError != "":
 		return []string{"the first complete state is not applied yet: " + e.LastError}
 	case !e.Ready:
