@@ -40,7 +40,7 @@ type Log struct {
 	// discards lines. A removed service stays in the map, because its connections may still drain.
 	own sync.Map // balancer.Name to chan line
 	// queues maps each destination to its queue. A queue is created for the first service that
-	// names the destination. Run owns the queues and closes them at its end.
+	// names the destination. Run owns the queues and closes them when it returns.
 	queues  map[string]chan line
 	usual   chan line     // queue of Default; nil discards lines
 	files   sync.Map      // maps a path to the file that is written
@@ -48,13 +48,13 @@ type Log struct {
 	writing sync.WaitGroup
 }
 
-// line is a connection that has ended, and the time of its end.
+// line is a connection and the time at which it ended.
 type line struct {
 	dataplane.Connection
 	at time.Time
 }
 
-// queued is the maximum number of lines in a queue (about 3 MiB). Further lines are dropped.
+// queued is the maximum number of lines in a queue (about 3 MiB). Additional lines are dropped.
 const queued = 10_000
 
 // New returns a log that writes nothing until Run is called.
@@ -99,11 +99,11 @@ func (l *Log) named(path string) bool {
 const (
 	// again is the pause before the next attempt to follow connections.
 	again = time.Minute
-	// parting is the maximum time for writing the last lines when vipd ends.
+	// parting limits how long writing the last lines may take when vipd exits.
 	parting = 2 * time.Second
 )
 
-// Run writes lines until ctx ends, and then writes the queued lines. It follows connections only
+// Run writes lines until ctx is done, and then writes the queued lines. It follows connections only
 // after the first service has a destination.
 func (l *Log) Run(ctx context.Context) {
 	l.usual = l.queue(l.o.Default)
@@ -123,7 +123,7 @@ func (l *Log) Run(ctx context.Context) {
 	}
 }
 
-// assign updates the map own until ctx ends.
+// assign keeps own up to date until ctx is done.
 func (l *Log) assign(ctx context.Context) {
 	var known snap.Map[balancer.Name, *balancer.Service]
 	begin := sync.OnceFunc(func() { close(l.wanted) })
@@ -168,7 +168,7 @@ func (l *Log) queue(to string) chan line {
 	return queue
 }
 
-// follow receives connections until ctx ends.
+// follow receives connections until ctx is done.
 func (l *Log) follow(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -182,7 +182,7 @@ func (l *Log) follow(ctx context.Context) {
 	}
 }
 
-// record queues the line of a connection. It never blocks.
+// record queues a connection's line. It never blocks.
 func (l *Log) record(began bool, c *dataplane.Connection) {
 	if began {
 		return
@@ -283,14 +283,13 @@ func (n *line) attrs() []slog.Attr {
 	return all
 }
 
-// file is a log file. It is opened when it is needed, and opened again when its name refers to
-// another file.
+// file is a log file. It is opened when needed, and reopened if its name refers to another file.
 type file struct {
 	path   string
 	open   *os.File
-	looked time.Time // time of the last lookup of the name, at most a second before the last write
-	half   bool      // reports whether the last write ended within a line
-	torn   bool      // reports whether the rest of that line was lost
+	looked time.Time // when the name was last looked up, at most a second before the last write
+	half   bool      // set if the last write ended in the middle of a line
+	torn   bool      // set if the rest of that line was lost
 
 	failed atomic.Pointer[error]     // error of the last write, or nil
 	since  atomic.Pointer[time.Time] // start of the current write, or nil
@@ -369,7 +368,7 @@ func (f *file) named() bool {
 
 func (f *file) close() {
 	if f.open != nil {
-		_ = f.open.Close() // the kernel has all written lines
+		_ = f.open.Close() // the kernel already has all written lines
 		f.open = nil
 	}
 }

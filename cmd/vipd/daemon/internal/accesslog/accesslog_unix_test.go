@@ -68,7 +68,7 @@ func TestDiskTakesNothing(t *testing.T) {
 }
 
 // TestHangsThenFails makes a write hang and then fail, like a write to a pipe whose reader exits.
-// The problem must change to the failure, and vipd's log must contain it.
+// The reported problem must change to the write error, and vipd's log must contain the error.
 func TestHangsThenFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -103,7 +103,7 @@ func TestHangsThenFails(t *testing.T) {
 	cancel()
 	<-ended
 	if len(said) == 0 || !strings.Contains(<-said, "the access log can't be written") {
-		t.Error("failures of the access log in vipd's log = 0, want 1")
+		t.Error("access log failures in vipd's log = 0, want 1")
 	}
 }
 
@@ -115,8 +115,8 @@ func (l lines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestProblemEndsWithTheSetting gives a service an access log that can't be written, and then
-// changes the service to a writable file. The problem must end.
+// TestProblemEndsWithTheSetting gives a service an access log that can't be written, and then makes
+// the service log to a writable file. The problem must disappear.
 func TestProblemEndsWithTheSetting(t *testing.T) {
 	bad, good := filepath.Join(t.TempDir(), "none", "log"), filepath.Join(t.TempDir(), "log")
 	var to atomic.Pointer[string]
@@ -137,14 +137,14 @@ func TestProblemEndsWithTheSetting(t *testing.T) {
 	wait.For(t, wait.Patience, "the problem", func() bool { return len(l.Problems()) == 1 })
 	to.Store(&good)
 	if p := l.Problems(); len(p) > 0 {
-		t.Errorf("problems after no service names the unwritable file = %v, want none", p)
+		t.Errorf("without a service that names the unwritable file: problems = %v, want none", p)
 	}
 	cancel()
 	<-ended
 }
 
-// TestTornLineEndsAlone makes the disk full in the middle of a line. The next entry must start on a
-// new line.
+// TestTornLineEndsAlone fills the disk in the middle of a line. The next entry must start on a new
+// line.
 func TestTornLineEndsAlone(t *testing.T) {
 	const room, before, after = 1000, 50, 5
 	var old syscall.Rlimit

@@ -40,12 +40,12 @@ func TestIdleFileIsClosed(t *testing.T) {
 			ends <- struct{}{}
 			synctest.Wait()
 			if !isOpen(t, path) {
-				t.Error("file is open just after a write = false, want true")
+				t.Error("just after a write: file is open = false, want true")
 			}
 			time.Sleep(2 * idleTime)
 			synctest.Wait()
 			if isOpen(t, path) {
-				t.Errorf("file is open %s after the last write = true, want false", 2*idleTime)
+				t.Errorf("%s after the last write: file is open = true, want false", 2*idleTime)
 			}
 		}
 		cancel()
@@ -72,7 +72,6 @@ func TestTornLineRests(t *testing.T) {
 	}
 }
 
-// isOpen reports whether this process has a file open.
 func isOpen(t *testing.T, path string) bool {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/fd")

@@ -14,8 +14,8 @@ import (
 	"vipd/store/statedir"
 )
 
-// outdated reports whether the question at the time asked is at least the third after the last
-// answer. If that question also has no answer, the last answer no longer counts. The limit is 2.5
+// outdated reports whether a question sent at asked is at least the third since the last answer. If
+// that question also stays unanswered, the last answer no longer counts. The limit is 2.5
 // intervals, because questions may be a tenth of the interval early.
 func outdated(answered, asked time.Time, interval time.Duration) bool {
 	return asked.Sub(answered) >= interval*5/2
@@ -30,12 +30,12 @@ type Agents struct {
 	wanted  snap.Map[balancer.Target, health.Subject]
 
 	file    *statedir.File
-	checked bool // set once Answers has dropped the unusable answers of an earlier run
+	checked bool // set once Answers has dropped stale answers from the previous run
 
 	mu      sync.Mutex // guards the fields below
 	answers snap.Map[balancer.Target, balancer.AgentAnswer]
 	at      map[balancer.Target]time.Time // when the answers were requested
-	saved   time.Time                     // when the last save of the file was requested
+	saved   time.Time                     // when a save of the file was last requested
 	silent  map[balancer.Target]silence
 }
 
@@ -48,7 +48,8 @@ type Options struct {
 	Kick   func()
 }
 
-// New reads the answers of an earlier run. It asks no agent before Answers and Run are called.
+// New loads the answers that the previous run saved. It asks no agent before Answers and Run are
+// called.
 func New(o Options) *Agents {
 	a := &Agents{
 		o: o, targets: health.Targets{Agents: true}, at: map[balancer.Target]time.Time{}, silent: map[balancer.Target]silence{},
@@ -59,7 +60,7 @@ func New(o Options) *Agents {
 	return a
 }
 
-// Run asks the agents until ctx ends.
+// Run asks the agents until ctx is done.
 func (a *Agents) Run(ctx context.Context) error {
 	a.runner.Run(ctx)
 	a.mu.Lock()
@@ -109,7 +110,6 @@ func (a *Agents) forgetLocked(t balancer.Target) {
 	delete(a.at, t)
 }
 
-// process handles the result of a question.
 func (a *Agents) process(h probe.TargetResult) {
 	a.mu.Lock()
 	before, known := a.answers.Get(h.Target)

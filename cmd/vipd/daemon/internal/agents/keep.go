@@ -23,12 +23,12 @@ type keptAnswer struct {
 	balancer.AgentAnswer
 }
 
-// saveInterval is the maximum age of the saved times of answers.
+// saveInterval limits how old the answer times in the file may be.
 const saveInterval = time.Minute
 
 // restore reads the answers of an earlier run. Without them, endpoints that an agent drains would
 // get connections after a restart. The first call of Answers drops the answers that are too old,
-// and dates the others from that call.
+// and dates the remaining answers from that call.
 func (a *Agents) restore() {
 	var kept keptAgents
 	a.file.Read(&kept)

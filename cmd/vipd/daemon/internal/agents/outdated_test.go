@@ -28,7 +28,7 @@ func TestAgentForgottenAfterThreeQuestions(t *testing.T) {
 			return a.answers.Has(target)
 		}
 		if !ask(health.Result{Outcome: health.Passed, Text: "drain"}) {
-			t.Fatal("answer of the agent after \"drain\" is known = false, want true")
+			t.Fatal("after \"drain\": answer is known = false, want true")
 		}
 		for i, want := range []bool{true, true, false} {
 			if got := ask(health.Result{Outcome: health.Failed, Text: "connection refused"}); got != want {
@@ -91,7 +91,7 @@ func restarts(t *testing.T) func() (*Agents, func()) {
 
 // TestOldAnswersAfterRestart restarts when the last answers have different ages. Some runs are
 // stopped before the restart, and some receive the same answer again. An answer must be used only
-// if its age is at most three intervals of questions plus the interval of saves.
+// if its age is at most three question intervals plus one save interval.
 func TestOldAnswersAfterRestart(t *testing.T) {
 	in, target := served()
 	for _, c := range []struct {
@@ -125,8 +125,8 @@ func TestOldAnswersAfterRestart(t *testing.T) {
 }
 
 // TestQuestionsCountFromRestart restarts 30 s after an answer, and with an answer without a time,
-// as in files of earlier versions. In both cases, vipd must use the answer until the third
-// unanswered question.
+// as earlier versions saved it. In both cases, vipd must use the answer until the third unanswered
+// question.
 func TestQuestionsCountFromRestart(t *testing.T) {
 	in, target := served()
 	rules := health.Rules{Interval: time.Second}
@@ -148,7 +148,7 @@ func TestQuestionsCountFromRestart(t *testing.T) {
 }
 
 // TestSilentAgent asks an agent that has never answered. The third question must cause a problem
-// and kick the model. The end of the silence must also kick the model.
+// and kick the model. The next answer must also kick the model.
 func TestSilentAgent(t *testing.T) {
 	kicks := 0
 	a := New(Options{Record: func(events.Event) {}, Kick: func() { kicks++ }})

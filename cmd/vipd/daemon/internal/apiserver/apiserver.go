@@ -31,7 +31,7 @@ import (
 
 // Options configures a Handler.
 type Options struct {
-	// Views provides the sources of the answers.
+	// Views builds the views that requests return.
 	Views *status.Sources
 	// ChangeGroup is the group whose members may change this vipd, in addition to root. If it is
 	// "", only root may.
@@ -57,10 +57,10 @@ type Options struct {
 	Standby   func(context.Context, api.StandbyRequest) error
 }
 
-// server answers the requests of the API's socket.
+// server answers requests on the API's socket.
 type server struct{ Options }
 
-// Handler returns the handler of the API's socket.
+// Handler returns the handler for the API's socket.
 func Handler(o Options) http.Handler {
 	srv := server{o}
 	mux := http.NewServeMux()
@@ -95,8 +95,8 @@ func Handler(o Options) http.Handler {
 	return mux
 }
 
-// view returns a handler that answers with the result of make. With ?watch=1, it answers again
-// after each change.
+// view returns a handler that answers with the result of the function make. With ?watch=1, it
+// answers again after each change.
 func (srv server) view(make func(*status.View) any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") == "" {
@@ -123,8 +123,8 @@ func (srv server) getServices(w http.ResponseWriter, r *http.Request) {
 	})(w, r)
 }
 
-// getTraffic answers with the counts of all services, and of the endpoints of the named services or
-// of all services.
+// getTraffic answers with the counts of all services and their endpoints. If the request names
+// services, only their endpoints are included.
 func (srv server) getTraffic(w http.ResponseWriter, r *http.Request) {
 	named, only := r.URL.Query()["endpoints"]
 	httpserve.Answer(w, srv.Views.Look().Traffic(func(name balancer.Name) bool { return !only || slices.Contains(named, string(name)) }))

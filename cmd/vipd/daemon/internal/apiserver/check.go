@@ -15,7 +15,7 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// postCheck runs the checks of an endpoint immediately, and answers with their result.
+// postCheck runs an endpoint's checks immediately, and answers with their result.
 func (srv server) postCheck(w http.ResponseWriter, r *http.Request) {
 	var q api.CheckRequest
 	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // getConnections writes connections as a JSON array while it reads them. With ?follow, it writes
-// connections that start or end instead. A failure after the first connection aborts the answer.
+// connections that start or end instead. A failure after the first connection aborts the response.
 func (srv server) getConnections(w http.ResponseWriter, r *http.Request) {
 	q, err := srv.connectionQuery(r)
 	switch {

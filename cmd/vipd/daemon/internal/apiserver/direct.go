@@ -65,7 +65,6 @@ func (srv server) postCheckDirect(w http.ResponseWriter, r *http.Request) {
 	httpserve.Answer(w, paths)
 }
 
-// testPaths tests paths, and stores the findings.
 func testPaths(ctx context.Context, paths []api.DirectPath, tests []realserver.Path) {
 	claims := linkClaims{vips: map[netip.Addr]bool{}, links: map[string]linkAnswer{}}
 	for _, p := range tests {
@@ -94,7 +93,7 @@ type linkClaims struct {
 	links map[string]linkAnswer
 }
 
-// linkAnswer has the MAC addresses of the hosts on a link that have VIPs.
+// linkAnswer contains the MAC addresses of the hosts on a link that have VIPs.
 type linkAnswer struct {
 	hosts map[netip.Addr]net.HardwareAddr
 	err   error
@@ -115,7 +114,7 @@ func (c *linkClaims) of(ctx context.Context, device string) linkAnswer {
 	return c.links[device]
 }
 
-// holds reports whether a device of this host has an address.
+// holds reports whether a device of this host has the address a.
 func holds(a netip.Addr) bool {
 	all, _ := net.InterfaceAddrs() // without addresses, this host holds nothing
 	return slices.ContainsFunc(all, func(has net.Addr) bool {
@@ -124,7 +123,7 @@ func holds(a netip.Addr) bool {
 	})
 }
 
-// ownAddress returns an address of a device, in the family of an IPv4 or IPv6 address.
+// ownAddress returns one of a device's IPv4 addresses, or of its IPv6 addresses if is4 is false.
 func ownAddress(device string, is4 bool) netip.Addr {
 	d, err := net.InterfaceByName(device)
 	if err != nil {

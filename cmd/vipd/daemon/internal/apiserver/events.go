@@ -33,7 +33,7 @@ func readEventQuery(from url.Values) (q eventQuery, err error) {
 			return q, fmt.Errorf("since=%q is not an event number", text)
 		}
 	}
-	if text := from.Get("kind"); text != "" { // a list with commas
+	if text := from.Get("kind"); text != "" { // comma-separated
 		q.kinds = strings.Split(text, ",")
 	}
 	for _, kind := range q.kinds {

@@ -70,7 +70,7 @@ func (srv server) getExplain(w http.ResponseWriter, r *http.Request) {
 	httpserve.Answer(w, out)
 }
 
-// drops returns steps about rules of other programs that drop connections to f, or that their
+// drops returns a step for each rule of another program that drops connections to f, or that their
 // packets bypass.
 func (srv server) drops(ctx context.Context, f *balancer.Frontend) (all []explain.Step) {
 	if f == nil {
@@ -114,7 +114,6 @@ func withName(why, name string) string {
 	return why + "; an address of " + name
 }
 
-// why explains the state of an endpoint.
 func why(e *api.Endpoint) string {
 	switch {
 	case e.State == balancer.Draining && e.Override != nil && e.Override.Drains():
@@ -157,11 +156,11 @@ func byWhom(s balancer.Signature) (text string) {
 	return text
 }
 
-// livePause is the interval of searches for the endpoint of a live connection.
+// livePause is the interval between searches for the endpoint of a live connection.
 const livePause = 5 * time.Millisecond
 
 // tryLive opens a connection from this node and closes it. It returns the connection's endpoint and
-// the duration of the connect.
+// how long connecting took.
 func (srv server) tryLive(ctx context.Context, k balancer.Key) *api.Live {
 	started := time.Now()
 	c, err := (&net.Dialer{Timeout: explainTime / 2}).DialContext(ctx, "tcp", k.AddrPort().String())
