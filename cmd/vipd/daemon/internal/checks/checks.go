@@ -28,11 +28,11 @@ type Checks struct {
 	Fleet   *fleetchecks.Checks
 	o       Options
 	runner  *probe.Runner
-	targets health.Targets // only the caller of Verdicts uses targets and all
+	targets health.Targets // only the goroutine that calls Verdicts uses targets and all
 	all     snap.Map[balancer.Target, health.Subject]
 	found   *statedir.File
 	lease   *statedir.File
-	changed atomic.Bool // reports whether states have changed since they were saved
+	changed atomic.Bool // set if states have changed since they were saved
 	unable  unable
 	late    late
 }
@@ -44,8 +44,8 @@ type Options struct {
 	// Node is this node's name. It makes the schedules of nodes differ.
 	Node string
 	// Etcd is the store in which a fleet shares checks, or nil if checks are not shared. Lease is
-	// how long this node's votes count after its end. Log receives the state of the connection to
-	// etcd.
+	// how long this node's votes stay valid after vipd exits. Log receives the state of the
+	// connection to etcd.
 	Etcd   *client.Config
 	Lease  time.Duration
 	Log    *slog.Logger
@@ -63,14 +63,14 @@ const keepPause = 5 * time.Second
 
 const checksFile = "health.json"
 
-// keptChecks is the content of the file health.json.
+// keptChecks is the JSON content of the file health.json.
 type keptChecks struct {
 	Version int          `json:"version"`
 	Checks  []probe.Kept `json:"checks"`
 }
 
-// New reads the results of an earlier run. Checks start after Verdicts and Run are called. New
-// returns an error if this node's name is not allowed in a fleet.
+// New reads the results that the previous run saved. Checks start after Verdicts and Run are
+// called. New returns an error if this node's name is not allowed in a fleet.
 func New(o Options) (*Checks, error) {
 	c := &Checks{
 		o: o, found: o.StateDir.File(checksFile, "a restart will lose health check results", statedir.Large),
@@ -138,7 +138,7 @@ func (c *Checks) report(changes []probe.Transition) {
 	c.o.Kick()
 }
 
-// Run runs checks until ctx ends, and saves the results for the next run.
+// Run runs checks until ctx is done, and saves the results for the next run.
 func (c *Checks) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	running.Go(func() { c.runner.Run(ctx) })
@@ -191,13 +191,14 @@ func healthEvent(t balancer.Target, c probe.Transition) events.Event {
 
 const leaseFile = "healthlease.json"
 
-// keptLease is the content of the file with the lease of this node's votes in the fleet.
+// keptLease is the JSON content of the file that stores the lease of this node's votes in the
+// fleet.
 type keptLease struct {
 	Version int   `json:"version"`
 	Lease   int64 `json:"lease"`
 }
 
-// formerLease returns the lease of an earlier run that was killed, so this run can immediately
+// formerLease returns the lease of a previous run that was killed, so this run can immediately
 // revoke that run's votes.
 func (c *Checks) formerLease() int64 {
 	var kept keptLease
@@ -205,7 +206,6 @@ func (c *Checks) formerLease() int64 {
 	return kept.Lease
 }
 
-// keepLease saves the lease of this run for the next run.
 func (c *Checks) keepLease(lease int64) {
 	c.lease.Keep(statedir.Text(keptLease{statedir.Version, lease}))
 }
@@ -227,7 +227,7 @@ func (c *Checks) StateOf(t balancer.Target) (f Found) {
 	return f
 }
 
-// All returns the targets of the last call of Verdicts, regardless of which nodes check them. Only
+// All returns the targets of the last call to Verdicts, regardless of which nodes check them. Only
 // the caller of Verdicts may call it.
 func (c *Checks) All() snap.Map[balancer.Target, health.Subject] { return c.all }
 
@@ -257,7 +257,7 @@ func (c *Checks) Once(ctx context.Context, t balancer.Target, at health.Subject)
 	return all, err
 }
 
-// DownSince returns the time since which a target has been down, and the cause.
+// DownSince returns when a target went down, and the cause.
 func (c *Checks) DownSince(t balancer.Target) (since time.Time, cause string) {
 	if standing, shared := c.Fleet.Standing(t); shared && !standing.Alone {
 		return standing.Since, standing.Text()

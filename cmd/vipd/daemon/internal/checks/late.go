@@ -16,8 +16,9 @@ type late struct {
 	reported atomic.Pointer[[]probe.Late]
 }
 
-// update stores the checks that are late now, and reports whether the problem has changed. A longer
-// delay changes the problem only after it has doubled, because each new text causes an event.
+// update stores the checks that are currently late, and reports whether the problem has changed. A
+// longer delay changes the problem only after it has doubled, because each new text causes an
+// event.
 func (l *late) update(now []probe.Late) bool {
 	var before []probe.Late
 	if p := l.reported.Load(); p != nil {

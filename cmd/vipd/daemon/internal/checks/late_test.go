@@ -9,7 +9,8 @@ import (
 )
 
 // TestLateProblem reports late checks whose delay varies. The problem must name the delay and a
-// sufficient interval. It must not change until the delay has doubled, and must end with the delay.
+// sufficient interval. It must not change until the delay has doubled, and must disappear when no
+// check is late.
 func TestLateProblem(t *testing.T) {
 	var l late
 	by := func(d time.Duration) []probe.Late {

@@ -19,9 +19,9 @@ import (
 // which keeps its verdict and may seem healthy. A check is reported once it could not run fall
 // times in a row.
 type unable struct {
-	some atomic.Bool // reports whether rows is not empty
+	some atomic.Bool // set if rows is not empty
 
-	mu   sync.Mutex // guards rows; never held during a call of another package
+	mu   sync.Mutex // guards rows; never held while another package is called
 	rows map[checkOf]row
 
 	reported map[balancer.Name]excuse // only the caller of problems uses it
@@ -36,7 +36,7 @@ type checkOf struct {
 // row counts how many times in a row a check could not run.
 type row struct {
 	length int
-	fall   int    // the length from which the row is reported
+	fall   int    // the number of failed attempts from which the row is reported
 	text   string // the latest error
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // TestUnableForgets removes a service whose checks can't run. Its results must be dropped, so a
-// service that is added again starts from zero.
+// service that is added again starts with no results.
 func TestUnableForgets(t *testing.T) {
 	var u unable
 	var services, none snap.Map[balancer.Name, *balancer.Service]

@@ -17,7 +17,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// Options connects a Watch with the host.
+// Options connects a Watch to the host.
 type Options struct {
 	// State returns the last compiled state, and a channel that is closed when the next state is
 	// published.
@@ -34,7 +34,7 @@ type Options struct {
 	Again time.Duration
 }
 
-// patience is the maximum time for all probes of a round.
+// patience limits how long all probes of a round may take.
 const patience = time.Second
 
 // place is a VIP on a link.
@@ -70,7 +70,7 @@ func (w *Watch) Problems() []balancer.Problem {
 	return *w.problems.Load()
 }
 
-// Run probes for new VIPs until ctx ends.
+// Run probes for new VIPs until ctx is done.
 func (w *Watch) Run(ctx context.Context) error {
 	again := time.NewTicker(w.o.Again)
 	defer again.Stop()
@@ -150,7 +150,7 @@ func (w *Watch) fresh(s *model.State, vips map[netip.Addr]bool) (all []place) {
 }
 
 // ask probes all places at the same time, and records the answers. If a link can't be probed, for
-// example for lack of a privilege, its earlier answers remain.
+// example for lack of a privilege, the answers of the previous round remain.
 func (w *Watch) ask(ctx context.Context, places []place) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -8,8 +8,8 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// TestCannotByRequire serves VIPs whose services have requirements. Each service must be checked
-// only against its own requirement.
+// TestCannotByRequire tests VIPs whose services have different requirements. Each service must be
+// checked only against its own requirement.
 func TestCannotByRequire(t *testing.T) {
 	const node, endpoint, local = balancer.RequireNode, balancer.RequireEndpoint, balancer.RequireLocal
 	vip, own := netip.MustParseAddr("192.168.1.100"), netip.MustParseAddr("192.168.1.11")

@@ -12,8 +12,8 @@ import (
 	"vipd/store/statedir"
 )
 
-// memory holds the standby of this host and the last changes to each group. Both survive a restart.
-// It is only used with VRRP, because etcd stores both for a fleet.
+// memory holds this host's standby setting and the last changes to each group. Both survive a
+// restart. It is only used with VRRP, because etcd stores both for a fleet.
 type memory struct {
 	file *statedir.File
 
@@ -27,21 +27,21 @@ type memoryFile struct {
 	Changes map[string][]keptChange `json:"changes,omitempty"`
 }
 
-// keptChange is a change to a group. Clock is the time of the change on the owner's clock. It
-// identifies a change that the owner reports again.
+// keptChange is a change to a group. Clock is the time of the change on vipd owner's clock. It
+// shows whether a reported change is already saved.
 type keptChange struct {
 	Clock local.Time `json:"clock"`
 	api.GroupChange
 }
 
-// maxChanges is the maximum number of changes that are kept for each group.
+// maxChanges is the maximum number of changes that are saved for each group.
 const maxChanges = 10
 
-// unread is the author of a standby that results from an unreadable file.
+// unread is the author of a standby setting that results from an unreadable file.
 const unread = "vipd"
 
-// load reads the file of an earlier process. If the file can't be read, load puts this host on
-// standby until an operator resumes it, because it might have been on standby before.
+// load reads the file that the previous process wrote. If the file can't be read, load puts this
+// host on standby until an operator resumes it, because it might have been on standby before.
 func (m *memory) load(dir *statedir.Dir) {
 	m.file = dir.File("ownership.json", "requests to put this host on standby are refused", statedir.Small)
 	if _, err := m.file.Decode(&m.kept); err != nil {
@@ -61,15 +61,15 @@ func (m *memory) problem() string {
 	return fmt.Sprintf("this host is on standby, because it might have been on standby before: %s; \"vipctl node resume\" ends the standby", s.Reason)
 }
 
-// standby returns the standby of this host, or nil if it is not on standby.
+// standby returns this host's standby setting, or nil if it is not on standby.
 func (m *memory) standby() *api.Standby {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.kept.Standby
 }
 
-// setStandby saves whether this host is on standby, and applies it. If it can't be saved, nothing
-// changes.
+// setStandby saves whether this host is on standby, and applies it. If it can't save this, it
+// changes nothing.
 func (m *memory) setStandby(s *api.Standby) error {
 	m.mu.Lock()
 	next := m.kept
@@ -123,7 +123,7 @@ func (m *memory) note(s *vrrp.Status, now time.Time) {
 	}
 }
 
-// changes returns the last changes to a group. The newest is last.
+// changes returns the last changes to a group, oldest first.
 func (m *memory) changes(group string) (all []api.GroupChange) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

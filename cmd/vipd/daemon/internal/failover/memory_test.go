@@ -15,8 +15,8 @@ import (
 )
 
 // TestUnreadableMemory starts with a file that is damaged or from a newer version, and with a
-// folder instead of a file. This host must be on standby, also after another restart, until an
-// operator resumes it.
+// folder instead of a file. This host must be on standby until an operator resumes it, even after
+// another restart.
 func TestUnreadableMemory(t *testing.T) {
 	for name, write := range map[string]func(path string) error{
 		"damaged": func(path string) error { return os.WriteFile(path, []byte("{"), 0o600) },
@@ -43,7 +43,7 @@ func TestUnreadableMemory(t *testing.T) {
 		dir := statedir.New(path, func() {})
 		m.load(dir)
 		if m.standby() != nil || m.problem() != "" {
-			t.Errorf("%s: standby = %+v without a file, want nil", name, m.standby())
+			t.Errorf("%s: without the file, standby = %+v, want nil", name, m.standby())
 		}
 		if err := dir.Close(); err != nil {
 			t.Error(err)
@@ -51,8 +51,9 @@ func TestUnreadableMemory(t *testing.T) {
 	}
 }
 
-// TestMemoryOutlivesRestart keeps a standby and more changes than fit, some of them twice. The next
-// process must read the standby and the last changes, at the times at which they occurred.
+// TestMemoryOutlivesRestart saves a standby setting and more changes than the file may hold. Some
+// changes are reported twice. The next process must read the standby setting and the last changes,
+// with their original times.
 func TestMemoryOutlivesRestart(t *testing.T) {
 	path := t.TempDir()
 	dir := statedir.New(path, func() {})
@@ -88,7 +89,7 @@ func TestMemoryOutlivesRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := next.standby(); got != nil {
-		t.Errorf("standby() = %+v after its end, want nil", got)
+		t.Errorf("after the standby: standby() = %+v, want nil", got)
 	}
 	if err := again.Close(); err != nil {
 		t.Error(err)

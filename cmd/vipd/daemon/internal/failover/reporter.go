@@ -21,30 +21,31 @@ import (
 type Options struct {
 	// Socket is the path of the owner's socket.
 	Socket string
-	// Changed returns a channel that is closed at the next change of the state.
+	// Changed returns a channel that is closed when the state next changes.
 	Changed func() <-chan struct{}
-	// Grace is how long VIPs are served without this process, if the mode can do so.
+	// Grace is how long the mode may serve VIPs without this process.
 	Grace  time.Duration
 	Events *events.History
-	// StateDir stores the standby of this host, and the last changes to its groups.
+	// StateDir stores this host's standby setting, and the last changes to its groups.
 	StateDir *statedir.Dir
 	// Standby receives true if an operator wants this host to own no VIPs, and false otherwise. It
 	// is nil if etcd decides owners.
 	Standby func(on bool)
 }
 
-// Serving is the part of the daemon's state that reports describe.
+// Serving is the part of the daemon's state that is reported to vipd owner.
 type Serving struct {
 	// State is the compiled model.
 	State *model.State
 	// Unready lists the reasons why this vipd does not serve yet.
 	Unready []string
-	// Keeps reports whether VIPs are served without this process, for at most Options.Grace.
+	// Keeps reports whether the mode serves VIPs without this process, for at most Options.Grace.
 	Keeps bool
 }
 
-// These are the intervals of reports, the grace time for a mode that can't serve without this
-// process, and the minimum pause between reports.
+// A report is sent every reportInterval, or every servingInterval if the mode can't serve without
+// this process. shortGrace is the grace time of that mode. minPause is the minimum pause between
+// two reports.
 const (
 	reportInterval  = time.Second
 	servingInterval = 150 * time.Millisecond
@@ -56,13 +57,13 @@ const (
 type Reporter struct {
 	o      Options
 	client *api.OwnerClient
-	status atomic.Pointer[api.OwnerStatus] // nil if the owner does not answer
+	status atomic.Pointer[api.OwnerStatus] // nil if vipd owner does not answer
 	failed atomic.Pointer[error]
 	memory memory
-	seen   api.OwnerEvent // the owner's last event that was read; number 0 means none, and earlier events belong to an earlier vipd
+	seen   api.OwnerEvent // the last event that was read; number 0 means none, and earlier events belong to a previous vipd
 }
 
-// New returns a Reporter that has reported nothing yet.
+// New returns a Reporter that has sent no report yet.
 func New(o Options) *Reporter {
 	r := &Reporter{o: o, seen: api.OwnerEvent{Time: time.Now()}, client: api.NewOwnerClient(o.Socket)}
 	if o.Standby != nil {
@@ -72,7 +73,7 @@ func New(o Options) *Reporter {
 	return r
 }
 
-// Status returns the owner's state, or nil if the owner does not answer.
+// Status returns the state of vipd owner, or nil if vipd owner does not answer.
 func (r *Reporter) Status() *api.OwnerStatus {
 	if r == nil {
 		return nil
@@ -102,7 +103,7 @@ func (r *Reporter) Problems() []balancer.Problem {
 	return out
 }
 
-// Run reports the state that look returns, until ctx ends.
+// Run reports the state that the function look returns, until ctx is done.
 func (r *Reporter) Run(ctx context.Context, look func() Serving) error {
 	if r == nil {
 		return nil
@@ -113,7 +114,7 @@ func (r *Reporter) Run(ctx context.Context, look func() Serving) error {
 		v := look()
 		switch {
 		case !v.State.Complete:
-		case v.Keeps && len(v.Unready) > 0 && time.Since(began) < r.o.Grace: // the report of the previous vipd is still valid, as are its rules
+		case v.Keeps && len(v.Unready) > 0 && time.Since(began) < r.o.Grace: // the previous vipd's report is still valid, as are its rules
 			r.process(ctx, r.client.Status, false)
 		default:
 			r.send(ctx, r.report(&v))
@@ -137,8 +138,8 @@ func (r *Reporter) Run(ctx context.Context, look func() Serving) error {
 	}
 }
 
-// reportEnd reports that this host no longer serves, because vipd ends. It reports nothing if the
-// mode serves without this process.
+// reportEnd reports that this host no longer serves because vipd is stopping. It sends no report if
+// the mode serves without this process.
 func (r *Reporter) reportEnd(v *Serving) {
 	if v.Keeps || !v.State.Complete {
 		return
@@ -153,7 +154,6 @@ func (r *Reporter) reportEnd(v *Serving) {
 	r.send(ctx, m)
 }
 
-// report returns the report to the owner.
 func (r *Reporter) report(v *Serving) api.OwnerReport {
 	s, m := v.State, api.OwnerReport{VIPs: map[netip.Addr]api.OwnedVIP{}, Grace: r.o.Grace, Standby: v.State.Env.Standby}
 	if !v.Keeps {
@@ -207,13 +207,12 @@ func blockReason(v *Serving, a netip.Addr, require balancer.Require) string {
 	return ""
 }
 
-// send sends a report and processes the answer.
 func (r *Reporter) send(ctx context.Context, m api.OwnerReport) {
 	r.process(ctx, func(ctx context.Context) (*api.OwnerStatus, error) { return r.client.Report(ctx, m) }, len(m.VIPs) > 0)
 }
 
-// process calls ask and handles the owner's answer. If needed is true, there are VIPs that need the
-// owner, so a missing answer is a problem.
+// process calls the function ask and handles the answer of vipd owner. If needed is true, there are
+// VIPs that need the owner, so a missing answer is a problem.
 func (r *Reporter) process(ctx context.Context, ask func(context.Context) (*api.OwnerStatus, error), needed bool) {
 	s, err := ask(ctx)
 	if err != nil {
@@ -231,8 +230,8 @@ func (r *Reporter) process(ctx context.Context, ask func(context.Context) (*api.
 	}
 }
 
-// unseen returns all of the owner's events after the last seen event. It does not compare times or
-// numbers, because clocks may step, and a restarted owner counts from 1.
+// unseen returns all events after the last seen event. It does not compare times or numbers,
+// because clocks may step, and a restarted vipd owner counts from 1.
 func (r *Reporter) unseen(all []api.OwnerEvent) []api.OwnerEvent {
 	if len(all) == 0 {
 		return nil

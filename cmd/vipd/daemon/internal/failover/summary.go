@@ -12,8 +12,8 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Summary describes the owner's state in one line. text is "" if this host owns no VIPs. confirmed
-// maps hosts to the ages of their confirmations.
+// Summary describes the state of vipd owner in one line. text is "" if this host owns no VIPs.
+// confirmed maps hosts to the ages of their confirmations.
 func (r *Reporter) Summary() (text string, confirmed map[string]float64) {
 	if r == nil {
 		return "", nil
@@ -92,7 +92,6 @@ func groupSummary(g *vrrp.GroupStatus) string {
 	return fmt.Sprintf("%s is %s, and no owner is known; priority %d here", g.Name, g.State, g.Priority)
 }
 
-// about formats a duration for operators.
 func about(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second))
 	switch {

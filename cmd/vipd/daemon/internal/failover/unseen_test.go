@@ -8,8 +8,8 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// TestUnseenEvents reads the owner's events. Each must be returned once, even if the clock steps
-// back or a new owner numbers its events from 1.
+// TestUnseenEvents reads the events of vipd owner. Each must be returned once, even if the clock
+// steps back or a restarted owner numbers its events from 1.
 func TestUnseenEvents(t *testing.T) {
 	reporter := New(Options{})
 	began := time.Now()

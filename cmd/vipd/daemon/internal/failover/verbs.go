@@ -21,7 +21,7 @@ import (
 // errNotByVRRP is the error for requests that are only possible with VRRP.
 var errNotByVRRP = errors.New("VRRP does not choose the owners of VIPs on this host: add [ownership.vrrp.NAME] to its configuration")
 
-// byVRRP returns an error unless VRRP decides which host owns the VIPs of this host.
+// byVRRP returns an error unless VRRP chooses the owners of this host's VIPs.
 func (r *Reporter) byVRRP() error {
 	if r == nil || r.o.Standby == nil {
 		return errNotByVRRP
@@ -29,7 +29,7 @@ func (r *Reporter) byVRRP() error {
 	return nil
 }
 
-// Move passes the group of a VIP to another host.
+// Move passes a VIP's group to another host.
 func (r *Reporter) Move(ctx context.Context, vip netip.Addr, q api.MoveRequest) error {
 	if err := r.byVRRP(); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (r *Reporter) SetStandby(ctx context.Context, q api.StandbyRequest) error {
 	switch {
 	case q.On && before != nil:
 		return nil
-	case !q.On && before == nil: // after a move, permit this host to preempt again
+	case !q.On && before == nil: // after a move, this host may preempt again
 		c := api.NewOwnerClient(r.o.Socket)
 		defer c.Close()
 		return c.Resume(ctx)
@@ -75,7 +75,6 @@ func (r *Reporter) SetStandby(ctx context.Context, q api.StandbyRequest) error {
 	return nil
 }
 
-// by formats the author and the reason of a request.
 func by(name, reason string) string {
 	text := "by " + cmp.Or(name, "an operator")
 	return text + failover.Request{Reason: reason}.String()
@@ -109,7 +108,6 @@ func (r *Reporter) Ownership(ctx context.Context, v Serving) api.Ownership {
 	return o
 }
 
-// groupVIPs returns the VIPs of a report, sorted.
 func groupVIPs(s *model.State, report *api.OwnerReport, c *config.Config) []api.GroupVIP {
 	group := map[netip.Addr]string{}
 	groups, _ := c.VRRPGroupsOf(report.Groups())

@@ -11,7 +11,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// connection records that the connection to etcd works or was lost.
+// connection records when etcd is reached or lost.
 func (f *Member) connection(revision int64, err error) {
 	e := events.Event{Kind: events.Store, Text: "etcd is reachable", Revision: revision}
 	f.mu.Lock()

@@ -35,14 +35,14 @@ type Member struct {
 
 	mu      sync.Mutex
 	trouble error     // the reason why the fleet does not see this node, or nil
-	unseen  time.Time // when trouble began
-	seen    bool      // reports whether the fleet has ever seen this node
+	unseen  time.Time // when trouble was first reported
+	seen    bool      // set once the fleet has seen this node
 
-	followed bool      // reports whether etcd was ever reached
-	lost     time.Time // time when etcd was lost, or zero
+	followed bool      // set once etcd has been reached
+	lost     time.Time // when etcd was lost, or zero
 
-	// set is etcd's last configuration of this node, or nil before the first. Only the source's
-	// goroutine uses it.
+	// set is this node's last configuration from etcd, or nil before etcd has provided one. Only
+	// the source's goroutine uses it.
 	set *schema.NodeConfig
 
 	// Run owns the fields below. published holds the last published addresses of this node.
@@ -57,7 +57,7 @@ type Options struct {
 	// Config is etcd's client configuration, and Name is this node's name.
 	Config client.Config
 	Name   string
-	// StateDir stores the last valid state, for times when etcd is unavailable.
+	// StateDir stores the last valid state, for use while etcd is unavailable.
 	StateDir *statedir.Dir
 	// Defaults holds the values of fields that services do not set. Source().SetDefaults replaces
 	// these values.
@@ -65,11 +65,11 @@ type Options struct {
 	// Version and Started are published to the fleet.
 	Version string
 	Started time.Time
-	// Lease is how long other nodes still see this node after its end.
+	// Lease is how long other nodes still see this node after vipd exits.
 	Lease  time.Duration
 	Log    *slog.Logger
 	Events *events.History
-	// Configured receives the fleet's configuration of this node.
+	// Configured receives this node's configuration from etcd.
 	Configured func(schema.NodeConfig)
 	// Zone and Pended have the meaning of the same fields of watch.Options.
 	Zone   func() string
@@ -141,13 +141,13 @@ func (f *Member) Problems(connected bool) []balancer.Problem {
 	return nil
 }
 
-// Run publishes this node's status until ctx ends. It calls look for the current view, and
-// publishes the status whenever it has changed.
+// Run publishes this node's status until ctx is done. It calls the function look for the current
+// view, and publishes the status whenever it has changed.
 func (f *Member) Run(ctx context.Context, look func() *status.View) error {
 	if f == nil {
 		return nil
 	}
-	defer func() { _ = f.writer.Close() }() // an error has no consequence
+	defer func() { _ = f.writer.Close() }() // a failure does not matter here
 	var present sync.WaitGroup
 	defer present.Wait()
 	present.Go(func() { f.presence.Run(ctx) })
@@ -187,8 +187,8 @@ func (f *Member) publish(s *model.State) {
 	f.published = &next
 }
 
-// writtenStatus holds the inputs of a status. If they are unchanged and no endpoint drains, the
-// status is not published again.
+// writtenStatus holds the inputs from which a status is built. If they are unchanged and no
+// endpoint drains, the status is not published again.
 type writtenStatus struct {
 	state    *model.State
 	engine   *dataplane.Status
@@ -218,9 +218,10 @@ func (f *Member) status(v *status.View) schema.NodeStatus {
 	return out
 }
 
-// drainsOf lists the draining endpoints with the numbers of their live connections on this node.
+// drainsOf lists the draining endpoints with the number of live connections that each has on this
+// node.
 func drainsOf(v *status.View) []schema.NodeDrain {
-	type place struct { // counts belong to a port, whatever the VIP
+	type place struct { // connections are counted per port, for all VIPs together
 		traffic.Port
 		at netip.AddrPort
 	}

@@ -26,8 +26,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestTellsProblemsOfTheHost adds and removes a problem of the host. Both changes must be published
-// to the fleet even though nothing else changes.
+// TestTellsProblemsOfTheHost adds a problem to the host, and removes it. Both changes must be
+// published to the fleet even though nothing else changes.
 func TestTellsProblemsOfTheHost(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	log := slog.New(slog.DiscardHandler)
@@ -99,7 +99,7 @@ func TestTooManyAddresses(t *testing.T) {
 		n.publish(state(addresses))
 		got := n.Problems(true)
 		if large := addresses > 2; large != (len(got) == 1) || large && !strings.Contains(got[0].String(), "/vipd/hosts/gw1 would have") {
-			t.Errorf("problems with %d addresses = %v, want a problem only if there are too many", addresses, got)
+			t.Errorf("%d addresses: problems = %v, want a problem only if there are too many", addresses, got)
 		}
 	}
 }
