@@ -29,7 +29,7 @@ type Checks struct {
 	o           Options
 	coordinator *quorum.Coordinator
 	wake        wake.Signal // sent when needed changes
-	needed      atomic.Bool // reports whether a service needs the fleet's checks
+	needed      atomic.Bool // set if a service needs the fleet's checks
 
 	mu sync.Mutex // guards the fields below, and the coordinator
 	// board is the last content of the board, or empty. boardKnown reports whether the board was
@@ -54,7 +54,7 @@ type Checks struct {
 	wanted    snap.Map[balancer.Target, health.Subject]
 	dissent   dissent
 	// unread is the reason why the board can't be read. unpublished is the reason why this node's
-	// votes can't be written, and silent is the time since which they can't be written.
+	// votes can't be written, and silent is when writing them started to fail.
 	unread, unpublished error
 	silent              time.Time
 }
@@ -71,22 +71,22 @@ type Options struct {
 	Record func(events.Event)
 	// Kick makes the model call Verdicts again.
 	Kick func()
-	// Lease is how long this node's votes count after its end.
+	// Lease is how long this node's votes stay valid after vipd exits.
 	Lease time.Duration
-	// Patience is the maximum outage of etcd before this node decides alone. Zero means the default
-	// of etcd.BoardOptions.
+	// Patience limits how long etcd may be unavailable before this node decides alone. Zero means
+	// the default of etcd.BoardOptions.
 	Patience time.Duration
 	// Settle is how long the node continues to decide alone after etcd is available again. During
 	// that time, other nodes vote, and the leases of dead nodes expire. Zero means Lease.
 	Settle time.Duration
-	// Former is the lease of the votes that an earlier run could not revoke, or 0.
+	// Former is the lease of the votes that the previous run could not revoke, or 0.
 	Former int64
 	// Keep saves the ID of a lease, which the next run passes as Former. It may be nil.
 	Keep func(lease int64)
 }
 
-// votePause is the interval at which the results of pending targets are examined. runnablePause is
-// the interval at which checks that can't run are examined.
+// votePause is the interval at which pending targets are examined. runnablePause is the interval at
+// which checks that can't run are examined.
 const (
 	votePause     = 250 * time.Millisecond
 	runnablePause = time.Second
@@ -104,9 +104,9 @@ func New(o Options) (*Checks, error) {
 	return f, nil
 }
 
-// forget drops all knowledge about the fleet. The coordinator keeps the verdicts of this node's own
-// checks, but has no targets of the fleet. If a service needs the fleet's checks again, they start
-// with these verdicts.
+// forget drops everything that is known about the fleet. The coordinator keeps the verdicts of this
+// node's own checks, but has no targets of the fleet. These are the initial verdicts if a service
+// needs the fleet's checks again.
 func (f *Checks) forget() {
 	f.board = quorum.Board{}
 	f.boardKnown = false
@@ -165,8 +165,9 @@ func (f *Checks) Verdicts(wanted snap.Map[balancer.Target, health.Subject], exec
 	return verdicts
 }
 
-// joined returns after with the verdicts in before on targets that after lacks. These targets no
-// longer belong to the fleet, and this node's own checks of them start with these verdicts.
+// joined returns the verdicts in after. Targets that are missing from after keep their verdicts
+// from before, because such a target no longer belongs to the fleet, and this node's own checks of
+// it start with that verdict.
 func joined(before, after snap.Map[balancer.Target, balancer.Verdict]) snap.Map[balancer.Target, balancer.Verdict] {
 	all := after
 	for t, c := range snap.Diff(before, after) {
@@ -177,13 +178,13 @@ func joined(before, after snap.Map[balancer.Target, balancer.Verdict]) snap.Map[
 	return all
 }
 
-// aloneLocked reports whether this node decides alone, because it can't rely on the board.
+// aloneLocked reports whether this node decides alone because it can't rely on the board.
 func (f *Checks) aloneLocked() bool {
 	return f.boardKnown && (!f.board.Connected || time.Now().Before(f.aloneUntil))
 }
 
-// Run follows the fleet's checks while a service needs them, until ctx ends. It returns an error if
-// retries can't succeed.
+// Run follows the fleet's checks while a service needs them, until ctx is done. It returns only
+// errors that a retry can't fix.
 func (f *Checks) Run(ctx context.Context) error {
 	if f == nil {
 		return nil
@@ -202,7 +203,7 @@ func (f *Checks) Run(ctx context.Context) error {
 	}
 }
 
-// follow shares checks with the fleet until ctx ends or no service needs this.
+// follow shares checks with the fleet until ctx is done or no service needs the fleet's checks.
 func (f *Checks) follow(ctx context.Context) error {
 	board, err := fleet.NewHealthBoard(fleet.BoardOptions{Config: f.o.Config, Log: f.o.Log, Patience: f.o.Patience})
 	if err != nil {
@@ -212,7 +213,7 @@ func (f *Checks) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = writer.Close() }() // an error has no consequence
+	defer func() { _ = writer.Close() }() // a failure does not matter here
 	f.mu.Lock()
 	f.voter, err = writer.HealthVoter(f.o.Node, quorum.Checker{Exec: f.exec}, f.o.Lease)
 	voter := f.voter
@@ -245,7 +246,7 @@ func (f *Checks) follow(ctx context.Context) error {
 }
 
 // examineLoop repeatedly examines pending targets and checks that can't run, and whether Settle is
-// over. It ends when ctx ends or no service needs the fleet's checks.
+// over. It returns when ctx is done or no service needs the fleet's checks.
 func (f *Checks) examineLoop(ctx context.Context) {
 	look, runnable := time.NewTicker(votePause), time.NewTicker(runnablePause)
 	defer look.Stop()
@@ -300,8 +301,8 @@ func (f *Checks) runVoter(ctx context.Context, voter *fleet.HealthVoter) {
 	}
 }
 
-// begin starts run in a goroutine. The returned function ends run and waits for it. It may be
-// called more than once.
+// begin starts the function run in a goroutine. The function end cancels run and waits for it. It
+// may be called more than once.
 func begin(ctx context.Context, run func(context.Context)) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -316,7 +317,6 @@ func (f *Checks) reads(now time.Time) bool {
 	return f.board.Connected || !f.read.IsZero() && now.Sub(f.read) < f.o.Lease
 }
 
-// publish stores the content of the board.
 func (f *Checks) publish(b quorum.Board, err error) {
 	f.mu.Lock()
 	if now := time.Now(); b.Connected || f.board.Connected {

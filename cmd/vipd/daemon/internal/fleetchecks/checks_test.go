@@ -20,7 +20,6 @@ import (
 	"vipd/test/wait"
 )
 
-// everywhere waits until all of the hosts use the verdict want for a target.
 func everywhere(t *testing.T, hosts []*simulated, of balancer.Target, want balancer.Verdict) {
 	t.Helper()
 	for _, h := range hosts {
@@ -28,19 +27,19 @@ func everywhere(t *testing.T, hosts []*simulated, of balancer.Target, want balan
 	}
 }
 
-// never fails the test if a host has used this verdict since the last call.
+// never fails the test if a host has used the verdict v since the last call.
 func never(t *testing.T, hosts []*simulated, v balancer.Verdict) {
 	t.Helper()
 	for _, h := range hosts {
 		if h.ever(v) {
-			t.Errorf("verdict of %s on a target = %q, want any other verdict", h.name, v)
+			t.Errorf("host %s: verdict on a target = %q, want any other verdict", h.name, v)
 		}
 	}
 }
 
 // TestFleetOutvotes shares checks with a host that finds every target down, and a host that can't
-// check. The first must be outvoted, and the second must leave its checks to others. The history
-// must contain each change once, with the voters.
+// check. The other hosts must outvote the first host, and must run the checks of the second host.
+// The history must contain each changed verdict once, with the voters.
 func TestFleetOutvotes(t *testing.T) {
 	w := newWorld(t, 10, quick())
 	w.unhurried()
@@ -92,7 +91,7 @@ func TestFleetOutvotes(t *testing.T) {
 	w.turn(true, w.targets[5])
 	everywhere(t, rest, w.targets[5], balancer.HealthDown)
 	if s, _ := rest[0].checks.Standing(w.targets[5]); s.Votes["host4"].Verdict != balancer.HealthUnknown || s.Votes["host4"].Cause != "no such certificate file" {
-		t.Errorf("vote of a host that can't check = %+v, want unknown", s.Votes["host4"])
+		t.Errorf("vote of host4, which can't check = %+v, want unknown", s.Votes["host4"])
 	}
 }
 
@@ -169,8 +168,8 @@ func TestFleetReplacesCheckers(t *testing.T) {
 }
 
 // TestFleetAfterCrash kills the only host that checks, and restarts it immediately while its old
-// votes remain in etcd. Once the host is connected, only votes of the new run may count, even
-// though the old lease is still valid.
+// votes remain in etcd. Once the host is connected again, only its new votes may count, even though
+// the old lease is still valid.
 func TestFleetAfterCrash(t *testing.T) {
 	w := newWorld(t, 20, quick())
 	w.unhurried()
@@ -179,7 +178,7 @@ func TestFleetAfterCrash(t *testing.T) {
 	keeps := func(_ *simulated, o *Options) { o.Keep = kept.Store }
 	former := w.join("host1", behind, keeps)
 	w.waitUntilStable(w.hosts, balancer.HealthUp)
-	former.relay.Cut() // so the host can't report its end
+	former.relay.Cut() // so the host can't withdraw its votes
 	former.stop()
 	w.hosts = nil
 	w.turn(true, w.targets...)
@@ -216,7 +215,7 @@ func TestFleetWithoutEtcd(t *testing.T) {
 	w.turn(true, down)
 	everywhere(t, w.hosts, down, balancer.HealthDown)
 	fell := time.Now()
-	for _, h := range w.hosts { // from now on no host may use the verdict "up"
+	for _, h := range w.hosts { // from here on, no host may use the verdict "up"
 		h.ever("")
 	}
 	w.cluster.Start()
@@ -239,7 +238,7 @@ func TestFleetWithoutEtcd(t *testing.T) {
 		for _, all := range h.history {
 			for _, target := range w.targets {
 				if want := map[bool]balancer.Verdict{true: balancer.HealthDown, false: balancer.HealthUp}[target == down]; all.At(target) != want {
-					t.Errorf("verdict of %s on %s after etcd's return = %q, want no change", h.name, target, all.At(target))
+					t.Errorf("after etcd is back: verdict of %s on %s = %q, want no change", h.name, target, all.At(target))
 				}
 			}
 		}
@@ -268,7 +267,7 @@ func TestFleetBeginsWithoutEtcd(t *testing.T) {
 }
 
 // TestFleetRunsPrograms uses checks that run programs. The hosts that may run programs must check,
-// and the other hosts must use these hosts' verdicts, even without etcd.
+// and the other hosts must use their verdicts, even without etcd.
 func TestFleetRunsPrograms(t *testing.T) {
 	w := newWorld(t, 6, quick())
 	for target, s := range w.wanted.All() {
@@ -285,7 +284,7 @@ func TestFleetRunsPrograms(t *testing.T) {
 	}
 	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
 	everywhere(t, w.hosts, w.targets[1], balancer.HealthUp)
-	wait.For(t, 60*time.Second, "the two hosts that may run programs to be the checkers", func() bool { // one of these hosts decides alone while the other host starts
+	wait.For(t, 60*time.Second, "the two hosts that may run programs to be the checkers", func() bool { // one of the two hosts decides alone while the other host starts
 		s, _ := w.hosts[1].checks.Standing(w.targets[1])
 		return slices.Equal(slices.Sorted(slices.Values(s.Checkers)), []balancer.NodeName{"may1", "may2"})
 	})
@@ -302,7 +301,7 @@ func TestFleetRunsPrograms(t *testing.T) {
 }
 
 // TestFleetOnlyWhereAsked removes the last service that needs the fleet's checks. The host must
-// leave nothing in etcd, and must join again when a service needs the fleet's checks.
+// delete its keys from etcd, and must join again when a service needs the fleet's checks.
 func TestFleetOnlyWhereAsked(t *testing.T) {
 	w := newWorld(t, 3, quick())
 	h := w.join("host1")

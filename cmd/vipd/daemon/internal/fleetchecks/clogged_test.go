@@ -10,7 +10,7 @@ import (
 	"vipd/cmd/internal/events"
 )
 
-// gate is a log that blocks until the channel is closed.
+// gate is a log that blocks until its channel is closed.
 type gate chan struct{}
 
 func (g gate) Write(line []byte) (int, error) {
@@ -19,7 +19,7 @@ func (g gate) Write(line []byte) (int, error) {
 }
 
 // TestCloggedLogOfAChecker blocks a host's log. The host must still vote, and receive the other
-// votes.
+// hosts' votes.
 func TestCloggedLogOfAChecker(t *testing.T) {
 	w := newWorld(t, 6, quick())
 	w.join("host1")

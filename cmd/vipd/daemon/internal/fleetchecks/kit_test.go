@@ -28,7 +28,8 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// world has targets that hosts check together, and the state that hosts observe.
+// world has targets that the hosts of a fleet check together. The hosts observe the state that the
+// test sets.
 type world struct {
 	t       *testing.T
 	cluster *etcdkit.Cluster
@@ -36,9 +37,9 @@ type world struct {
 	health  *balancer.Health
 	targets []balancer.Target
 	probes  atomic.Int64
-	real    bool          // checks use the network
+	real    bool          // real checks that use the network
 	lease   time.Duration // lease of the hosts
-	// patience is the time for which etcd may be unavailable before hosts decide alone.
+	// patience limits how long etcd may be unavailable before hosts decide alone.
 	patience time.Duration
 	log      *slog.Logger
 
@@ -50,7 +51,7 @@ type world struct {
 	hosts     []*simulated
 }
 
-// simulated is a host without a dataplane: its checks, and a substitute for the model.
+// simulated is a host that has only checks, and a substitute for the model.
 type simulated struct {
 	*world
 	name   string
@@ -68,8 +69,8 @@ type simulated struct {
 	history []snap.Map[balancer.Target, balancer.Verdict]
 }
 
-// newWorld creates targets with the check h, and starts etcd. No goroutine of its hosts may outlive
-// the test.
+// newWorld creates targets that have the check h, and starts etcd. No goroutine of its hosts may
+// outlive the test.
 func newWorld(t *testing.T, targets int, h balancer.Health) *world {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
@@ -93,14 +94,14 @@ func newWorld(t *testing.T, targets int, h balancer.Health) *world {
 	return w
 }
 
-// usual is the lease of nodes outside tests.
+// usual is the default lease of a node.
 const usual = 15 * time.Second
 
 // unhurried gives hosts on a busy machine more time to renew their leases. It is for tests that do
 // not wait until a lease expires.
 func (w *world) unhurried() { w.lease, w.patience = usual, usual }
 
-// quick returns a check that needs only a fraction of a second for a verdict.
+// quick returns a check that reaches a verdict within a fraction of a second.
 func quick() balancer.Health {
 	return balancer.Health{
 		Type: balancer.TCPHealth, Interval: 400 * time.Millisecond, FastInterval: 100 * time.Millisecond, Timeout: 300 * time.Millisecond, Rise: 2, Fall: 2,
@@ -175,7 +176,6 @@ func (h *simulated) model(ctx context.Context) {
 	}
 }
 
-// check returns the host's result for an address.
 func (h *simulated) check(ctx context.Context, p *probe.Probe, at netip.AddrPort) health.Result {
 	h.probes.Add(1)
 	if h.real {
@@ -193,14 +193,12 @@ func (h *simulated) check(ctx context.Context, p *probe.Probe, at netip.AddrPort
 	return health.Result{Outcome: health.Passed, Began: time.Now(), Text: "connected"}
 }
 
-// verdict returns the verdict that the host uses for a target.
 func (h *simulated) verdict(t balancer.Target) balancer.Verdict {
 	h.seen.Lock()
 	defer h.seen.Unlock()
 	return h.all.At(t)
 }
 
-// checking returns the number of targets that the host checks.
 func (h *simulated) checking() (n int) {
 	for _, t := range h.targets {
 		if _, ok := h.runner.Status(t); ok {
@@ -210,7 +208,7 @@ func (h *simulated) checking() (n int) {
 	return n
 }
 
-// ever reports whether the host has used a verdict for any target since the last call.
+// ever reports whether the host has used the verdict v for any target since the last call.
 func (h *simulated) ever(v balancer.Verdict) bool {
 	h.seen.Lock()
 	defer h.seen.Unlock()
@@ -224,7 +222,6 @@ func (h *simulated) ever(v balancer.Verdict) bool {
 	return found
 }
 
-// eventsWith returns the host's events that contain text, in order.
 func (h *simulated) eventsWith(text string) (all []events.Event) {
 	events, _ := h.events.Read(0, 0)
 	for _, e := range events {
@@ -235,7 +232,7 @@ func (h *simulated) eventsWith(text string) (all []events.Event) {
 	return all
 }
 
-// turn makes targets fail. If down is false, it makes them recover.
+// turn makes targets fail. If down is false, the targets recover.
 func (w *world) turn(down bool, targets ...balancer.Target) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -244,8 +241,8 @@ func (w *world) turn(down bool, targets ...balancer.Target) {
 	}
 }
 
-// waitUntilStable waits until each target has equal votes, every host has received them, and no
-// host checks more than necessary.
+// waitUntilStable waits until the votes on each target are equal, every host has received them, and
+// no host checks more than necessary.
 func (w *world) waitUntilStable(hosts []*simulated, want balancer.Verdict) {
 	w.t.Helper()
 	size := min(len(hosts), quorum.Size)

@@ -13,12 +13,12 @@ import (
 	"vipd/cmd/internal/events"
 )
 
-// dissent finds targets on which this node has disagreed with the majority for longer than other
-// nodes need to reach the same verdict. It reports all of them in one event, because a node that is
-// cut off from its endpoints disagrees on all of them.
+// dissent finds targets on which this node has disagreed with the majority for so long that the
+// other nodes had time to reach the same verdict. It reports all of them in one event, because a
+// node that is cut off from its endpoints disagrees on all of them.
 type dissent struct {
 	since    map[balancer.Target]time.Time
-	recorded time.Time // time when the event was recorded, or zero
+	recorded time.Time // when the event was recorded, or zero
 }
 
 // look compares this node's votes with the fleet's verdicts. If this node starts or stops being

@@ -12,7 +12,7 @@ import (
 )
 
 // TestDissentIsToldOnce makes a node disagree with the fleet. The node must record the disagreement
-// once, after the other nodes have had time to reach the same verdict. It must also record the end
+// once, once the other nodes have had time to reach the same verdict. It must also record the end
 // of the disagreement.
 func TestDissentIsToldOnce(t *testing.T) {
 	var votes snap.Map[balancer.Target, *quorum.Vote]
@@ -58,6 +58,6 @@ func TestOtherwise(t *testing.T) {
 	}
 	s.Alone = true
 	if got := Otherwise("b", &s); got != "" {
-		t.Errorf("report of a node that decides alone = %q, want none", got)
+		t.Errorf("node that decides alone: report = %q, want none", got)
 	}
 }

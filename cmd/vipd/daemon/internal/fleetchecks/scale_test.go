@@ -11,9 +11,9 @@ import (
 )
 
 // TestFleetSharesChecks shares the checks of some targets between 5, 10 and 20 hosts (50 in make
-// soak). For any number of hosts, each target must be probed three times in each interval. Without
-// a change nothing may be written. Three small writes must be sufficient to inform all hosts about
-// a failing target. When a host leaves, only its targets may move.
+// soak). For any number of hosts, each target must be probed three times in each interval. While no
+// verdict changes, nothing may be written. Three small writes must be sufficient to inform all
+// hosts about a failing target. When a host leaves, only its targets may be reassigned.
 func TestFleetSharesChecks(t *testing.T) {
 	const targets = 150
 	w := newWorld(t, targets, quick())
@@ -50,7 +50,7 @@ func TestFleetSharesChecks(t *testing.T) {
 	w.removeHost(t)
 }
 
-// flips makes a target fail, and counts the writes.
+// flips makes a target fail, and checks that each checker writes only once.
 func (w *world) flips(t *testing.T) {
 	t.Helper()
 	before := w.revision()
@@ -84,8 +84,8 @@ func (w *world) flips(t *testing.T) {
 	w.waitUntilStable(w.hosts, balancer.HealthUp)
 }
 
-// removeHost removes a host. Only its targets may move, and no host may use the verdicts "down" or
-// "unknown" during the move.
+// removeHost removes a host. Only its targets may be reassigned, and no host may use the verdict
+// "down" or "unknown" in the process.
 func (w *world) removeHost(t *testing.T) {
 	t.Helper()
 	last := w.hosts[len(w.hosts)-1]
@@ -109,7 +109,7 @@ func (w *world) removeHost(t *testing.T) {
 		}
 	}
 	if moved != had {
-		t.Errorf("targets that moved when a host left = %d, want %d, the targets of the host that left", moved, had)
+		t.Errorf("targets reassigned when a host left = %d, want %d, the targets of the host that left", moved, had)
 	}
 	t.Logf("one of %d hosts leaves: %d of %d targets move (3/n are %.1f), in %d writes", len(rest)+1, moved, len(w.targets), 3*float64(len(w.targets))/float64(len(rest)+1), w.revision()-revision)
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // Vote publishes this node's new verdicts on targets to the fleet. It returns the targets that do
-// not belong to the fleet. If f is nil, these are all targets.
+// not belong to the fleet. If f is nil, it returns all targets.
 func (f *Checks) Vote(targets []balancer.Target) (others []balancer.Target) {
 	if f == nil {
 		return targets
@@ -66,8 +66,8 @@ func (f *Checks) voteLocked() {
 }
 
 // retractVotesLocked finds checks that can no longer run, and checks that can run again. If a check
-// could not run for Settle, it withdraws the vote. Otherwise this old vote would block a second
-// checker forever.
+// could not run for Settle, it withdraws the vote, because an old vote would block a second checker
+// forever.
 func (f *Checks) retractVotesLocked(now time.Time) {
 	for t := range f.assignments.Keys() {
 		status, _ := f.o.Runner.Status(t)
@@ -85,7 +85,7 @@ func (f *Checks) retractVotesLocked(now time.Time) {
 }
 
 // unable returns the result of a check that could not run, if the verdict depends on that check.
-// Otherwise, for example if a check that runs decides alone, it returns the zero Result.
+// Otherwise, for example if another check decides alone, it returns the zero Result.
 func unable(s *probe.Status) (result health.Result) {
 	if len(s.Checks) == 0 {
 		if s.State.Last.Outcome == health.NotRun {
@@ -108,9 +108,9 @@ func unable(s *probe.Status) (result health.Result) {
 	return result
 }
 
-// voteOf returns the vote for the state of this node's own check, or nil if there is no vote yet.
-// notRun is the result of a check that can't run, and lasts reports whether it could not run for
-// Settle. A final vote is valid until the verdict changes.
+// voteOf returns this node's vote on a target, given the state of its own check, or nil if there is
+// no vote yet. notRun is the result of a check that can't run, and lasts reports whether it could
+// not run for Settle. A final vote is valid until the verdict changes.
 func voteOf(s health.State, notRun health.Result, lasts bool) (vote *quorum.Vote, final bool) {
 	switch {
 	case s.Verdict != balancer.HealthUnknown && !s.Assumed && !lasts:

@@ -52,9 +52,9 @@ func TestFleetWithdraws(t *testing.T) {
 	w.waitUntilStable(w.hosts, balancer.HealthUp)
 }
 
-// TestFleetNeedsRights starts a host without the right to read votes. This host must decide alone,
-// and the other hosts must not wait for it. Once the host has the right, it must join the others. A
-// host that may not write must report the missing right.
+// TestFleetNeedsRights starts a host that lacks permission to read votes. This host must decide
+// alone, and the other hosts must not wait for it. Once the host has the permission, it must join
+// the other hosts. A host that may not write must report this.
 func TestFleetNeedsRights(t *testing.T) {
 	w := newWorld(t, 3, quick())
 	w.lease, w.patience = 4*time.Second, 2*time.Second
@@ -115,7 +115,7 @@ func TestFleetNeedsRights(t *testing.T) {
 		wait.For(t, 30*time.Second, h.name+" to record that checks "+c.again, func() bool { return len(h.eventsWith(c.again)) > 0 })
 		ended, begun := h.eventsWith(c.again), h.eventsWith(c.begins)
 		if len(begun) < len(ended) || len(begun) > len(ended)+1 {
-			t.Errorf("events of %s = %+v, %+v, want an end for each start", h.name, begun, ended)
+			t.Errorf("start and end events of %s = %+v, %+v, want an end for each start", h.name, begun, ended)
 		}
 		for _, e := range slices.Concat(begun, ended) {
 			if ends := strings.Contains(e.Text, c.again); (e.Lasted > 0) != ends || (e.Cause == "") != ends {
@@ -148,7 +148,7 @@ func TestFleetGivesUp(t *testing.T) {
 		f.publish(quorum.Board{}, errors.New("away otherwise"))
 		got += said()
 		if want := "false false false true true true true true false false false false "; got != want {
-			t.Errorf("participation = %s; want %s", got, want)
+			t.Errorf("participation = %s, want %s", got, want)
 		}
 	})
 }
@@ -171,7 +171,7 @@ func TestFleetPassesOverTheSilent(t *testing.T) {
 }
 
 // TestFleetLeavesToNodes switches a service to each host's own checks, and then back to the fleet's
-// checks. Each host must start with the last verdicts, and must record no further events.
+// checks. Each host must start with the last verdicts, and must record no more events.
 func TestFleetLeavesToNodes(t *testing.T) {
 	w := newWorld(t, 6, quick())
 	w.unhurried()
@@ -209,8 +209,8 @@ func TestFleetLeavesToNodes(t *testing.T) {
 	}
 }
 
-// TestVoteSaysWhatDecided changes the latest result after a verdict. The cause of the vote must
-// remain the cause of the verdict.
+// TestVoteSaysWhatDecided changes the latest result after a verdict. The vote's cause must remain
+// the result that led to the verdict.
 func TestVoteSaysWhatDecided(t *testing.T) {
 	rules := health.Rules{Interval: time.Second, FastInterval: time.Second, Rise: 2, Fall: 2}
 	s := health.New(1, time.Now(), time.Second).Assume(balancer.HealthUp, time.Now())
@@ -248,12 +248,12 @@ func TestVoteOfSeveralChecks(t *testing.T) {
 		{balancer.NeedAnyHealth, state(balancer.HealthUp, health.Passed), ""},
 		{balancer.NeedAnyHealth, state(balancer.HealthDown, health.Failed), health.NotRun},
 	} {
-		status := state(balancer.HealthUp, health.Passed) // the check that the status shows can run
+		status := state(balancer.HealthUp, health.Passed) // status describes the check that can run
 		status.Health = &balancer.Health{Need: c.need}
 		status.Checks = []probe.Status{state(balancer.HealthUp, health.NotRun), c.other}
 		for range 2 {
 			if got := unable(&status).Outcome; got != c.want {
-				t.Errorf("need %s, another check is %s: result of the check that can't run = %q, want %q", c.need, c.other.State.Verdict, got, c.want)
+				t.Errorf("need %s, other check is %s: result of the check that can't run = %q, want %q", c.need, c.other.State.Verdict, got, c.want)
 			}
 			slices.Reverse(status.Checks)
 		}
@@ -264,7 +264,7 @@ func TestVoteOfSeveralChecks(t *testing.T) {
 }
 
 // TestKnowsAfterLeavingTheFleet makes a service need the fleet's checks again shortly after the
-// node has stopped following them. The node must start with its own verdicts.
+// node left the fleet's checks. The node must start with its own verdicts.
 func TestKnowsAfterLeavingTheFleet(t *testing.T) {
 	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("127.0.0.1"), Port: 9}
 	subject := health.Subject{At: netip.MustParseAddrPort("127.0.0.1:9"), Health: &balancer.Health{Type: balancer.TCPHealth, Interval: time.Hour, Timeout: time.Second, Rise: 2, Fall: 2}}
@@ -280,16 +280,16 @@ func TestKnowsAfterLeavingTheFleet(t *testing.T) {
 	f.o.Runner.Assume(snap.Map[balancer.Target, balancer.Verdict]{}.Set(target, balancer.HealthDown))
 	f.coordinator.Judge(f.o.Runner.Set(f.coordinator.Assign(quorum.Round{Wanted: wanted(false)})))
 	if got := f.Verdicts(wanted(false), false).At(target); got != balancer.HealthDown {
-		t.Fatalf("verdict of its own checks = %q, want down", got)
+		t.Fatalf("verdict of the node's own checks = %q, want down", got)
 	}
 	f.forget()
 	if got := f.Verdicts(wanted(true), false).At(target); got != balancer.HealthDown {
-		t.Errorf("verdict when the fleet checks again = %q, want down", got)
+		t.Errorf("after the fleet checks again: verdict = %q, want down", got)
 	}
 }
 
-// TestForgottenIsTold makes the verdict on an endpoint unknown. The change must be recorded as an
-// event.
+// TestForgottenIsTold makes the verdict on an endpoint unknown. The history must contain an event
+// for this.
 func TestForgottenIsTold(t *testing.T) {
 	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("127.0.0.1"), Port: 9}
 	subject := health.Subject{At: netip.MustParseAddrPort("127.0.0.1:9"), Fleet: true, Health: &balancer.Health{Type: balancer.ExecHealth, Interval: time.Hour, Timeout: time.Second, Rise: 2, Fall: 2}}

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// runTime is the timeout of a run.
+	// runTime is the timeout of a hook's program.
 	runTime = 30 * time.Second
 	// maxWaiting is the maximum number of events that wait for a hook.
 	maxWaiting = 100
@@ -25,7 +25,7 @@ const (
 	atOnce = 100
 )
 
-// kinds maps each hook to the kinds of its events.
+// kinds maps the name of each hook to the kinds of events for which it runs.
 func kinds() map[string][]events.Kind {
 	return map[string][]events.Kind{
 		"on_health": {events.Health, events.Panic}, "on_mode": {events.Mode}, "on_vip": {events.VIP},
@@ -35,7 +35,7 @@ func kinds() map[string][]events.Kind {
 
 // Options configures Run.
 type Options struct {
-	// Commands maps the name of each hook to its program with arguments.
+	// Commands maps the name of each hook to its program and arguments.
 	Commands map[string][]string
 	// User is the user that runs the programs. If empty, the user is nobody.
 	User string
@@ -45,7 +45,8 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// Run runs the hooks for all events of the history until ctx ends, and then kills running programs.
+// Run runs the hooks for all events of the history until ctx is done, and then kills running
+// programs.
 func Run(ctx context.Context, o Options) error {
 	var running sync.WaitGroup
 	for name, args := range o.Commands {
@@ -63,10 +64,10 @@ type hook struct {
 	kinds []events.Kind
 	args  []string
 
-	since   uint64 // number of the last event that was read
+	since   uint64 // number of the last event read
 	waiting []events.Event
-	// missed counts the events that were dropped since the last run. It includes events of all
-	// kinds that the history dropped.
+	// missed counts the events that were dropped since the program last ran. It includes events of
+	// all kinds that the history dropped.
 	missed int
 }
 
@@ -92,7 +93,6 @@ func (h *hook) run(ctx context.Context) {
 	}
 }
 
-// read reads new events from the history.
 func (h *hook) read() {
 	for {
 		all, lost := h.Events.Read(h.since, atOnce)
@@ -114,8 +114,8 @@ func (h *hook) read() {
 	}
 }
 
-// input is the input of a program: an event in the form of "vipctl events -o json", with the host's
-// name.
+// input is the JSON input of a program: an event as "vipctl events -o json" prints it, and the
+// host's name.
 type input struct {
 	Node string `json:"node"`
 	Hook string `json:"hook"`
@@ -125,7 +125,6 @@ type input struct {
 	events.Event
 }
 
-// runFor runs the program for an event.
 func (h *hook) runFor(ctx context.Context, e events.Event) error {
 	input, err := json.Marshal(input{h.Node, h.name, h.missed, e})
 	if err != nil {

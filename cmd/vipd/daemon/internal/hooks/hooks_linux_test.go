@@ -15,7 +15,7 @@ import (
 	"vipd/test/wait"
 )
 
-// hooked runs hooks for a history until the test ends. Each command is a script. $OUT is a
+// hooked runs hooks for a history until the test ends. Each command is a shell script. $OUT is a
 // directory to which any user may write.
 func hooked(t *testing.T, commands map[string]string) (journal *events.History, out string, logged *log) {
 	t.Helper()
@@ -80,7 +80,7 @@ func TestHooks(t *testing.T) {
 	}
 	var first input
 	if err := json.NewDecoder(strings.NewReader(string(text))).Decode(&first); err != nil || first.Node != "n1" || first.Text != "is down" || first.Seq == 0 {
-		t.Errorf("input of the hook = %+v, %v, want the first event of n1 from\n%s", first, err, text)
+		t.Errorf("input of the hook = %+v, error = %v, want the first event of n1 from\n%s", first, err, text)
 	}
 	if os.Geteuid() == 0 {
 		reads(t, filepath.Join(out, "who"), "nobody\n")

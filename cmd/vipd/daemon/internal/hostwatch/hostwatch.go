@@ -10,7 +10,7 @@ import (
 	"vipd/cmd/internal/doctor"
 )
 
-// Watch checks the host's firewalls, its programs that listen on services' ports, and vipd's files.
+// Watch checks the host's firewalls, programs that listen on services' ports, and vipd's files.
 type Watch struct {
 	interval time.Duration
 	found    atomic.Pointer[[]balancer.Problem]
@@ -27,9 +27,9 @@ func New(interval time.Duration) *Watch {
 // Problems returns the findings of the last check. The caller must not change the result.
 func (w *Watch) Problems() []balancer.Problem { return *w.found.Load() }
 
-// Run regularly examines the host that the function host returns, until ctx ends. It adds the
-// problems that the function files returns. The first check runs after an interval, because vipd's
-// own rules may not exist before that.
+// Run regularly examines the host that the function host describes, until ctx is done. It adds the
+// problems that the function files returns. It first waits for an interval, because vipd's own
+// rules may not exist before that.
 func (w *Watch) Run(ctx context.Context, host func() doctor.Host, files func() []balancer.Problem) error {
 	next := time.NewTicker(w.interval)
 	defer next.Stop()
@@ -43,8 +43,8 @@ func (w *Watch) Run(ctx context.Context, host func() doctor.Host, files func() [
 	}
 }
 
-// lookTime is the timeout of a check. A check runs programs, which may wait for locks of other
-// programs.
+// lookTime is the timeout of a check. A check runs programs, which may wait for locks that other
+// programs hold.
 const lookTime = 30 * time.Second
 
 // look examines the host once, adds its findings to found, and stores the result. It discards the

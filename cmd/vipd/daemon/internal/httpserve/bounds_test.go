@@ -36,7 +36,7 @@ type halfClosing struct{ net.Conn }
 
 func (halfClosing) CloseWrite() error { return nil }
 
-// dial connects, sends a text, and returns the client's end.
+// dial connects, sends the text says, and returns the client's end.
 func (l *inMemory) dial(t *testing.T, says string) net.Conn {
 	client, server := net.Pipe()
 	t.Cleanup(func() { _ = client.Close() })
@@ -101,20 +101,21 @@ func TestSilentClients(t *testing.T) {
 					t.Fatal("virtual time advanced = true, want false")
 				}
 				if _, err := ask(t, l); err != nil {
-					t.Errorf("error of another client's request = %v, want none", err)
+					t.Errorf("request of another client: error = %v, want none", err)
 				}
 				for range 2 * Default().Connections {
 					<-ends
 				}
 				if took := time.Since(began); took > time.Minute+10*time.Second {
-					t.Errorf("time until the idle connections were closed = %s, want at most 70 s", took)
+					t.Errorf("idle connections were closed after %s, want at most 70 s", took)
 				}
 			})
 		})
 	}
 }
 
-// TestClientThatDoesNotRead requests an answer and does not read it. The answer must be aborted.
+// TestClientThatDoesNotRead requests an answer and does not read it. The server must abort the
+// answer.
 func TestClientThatDoesNotRead(t *testing.T) {
 	var ended chan error
 	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -129,13 +130,13 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		began := time.Now()
 		l.dial(t, quick)
 		if err := <-ended; time.Since(began) != Default().write {
-			t.Errorf("answer ended after %s with %v, want its end after %s", time.Since(began), err, Default().write)
+			t.Errorf("answer ended after %s with error %v, want an end after %s", time.Since(began), err, Default().write)
 		}
 	})
 }
 
-// TestFollowers opens connections that follow changes. They must have no time limit, and must leave
-// connections for other requests.
+// TestFollowers opens connections that follow changes. These connections must have no time limit,
+// and other requests must still find free connections.
 func TestFollowers(t *testing.T) {
 	const lines = 20
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -25,7 +25,7 @@ type caller struct {
 type callerKey struct{}
 
 // withCaller adds the process that opened c to ctx. If the system can't report this process, only
-// the mode of the socket restricts callers.
+// the socket's file mode restricts callers.
 func withCaller(ctx context.Context, c net.Conn) context.Context {
 	if s, ok := c.(*slotted); ok {
 		c = s.Conn
@@ -49,9 +49,9 @@ func withCaller(ctx context.Context, c net.Conn) context.Context {
 const unknownUser = -1
 
 // MayChange reports whether the caller of r may change the running vipd. Root and the user that
-// runs vipd always may. The members of group may if group is not "". If MayChange returns false,
-// name is the caller's name. On systems that can't report callers, only the mode of the socket
-// restricts them.
+// runs vipd always may. If group is not "", its members also may. If MayChange returns false, name
+// is the caller's name. On systems that can't report callers, only the socket's file mode restricts
+// them.
 func MayChange(r *http.Request, group string) (name string, ok bool) {
 	who, known := r.Context().Value(callerKey{}).(caller)
 	if !known || who.mayChange(group) {

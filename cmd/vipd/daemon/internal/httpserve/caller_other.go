@@ -7,5 +7,5 @@ import (
 	"net"
 )
 
-// peer returns an error on this system, so only the mode of the socket restricts callers.
+// peer returns an error on this system, so only the socket's file mode restricts callers.
 func peer(*net.UnixConn) (caller, error) { return caller{}, errors.ErrUnsupported }

@@ -12,15 +12,15 @@ import (
 )
 
 // Bounds limits the resources that clients of a listener can use. Anyone on the host can connect to
-// api.http, and each connection uses a descriptor that a service's client might need.
+// api.http, and each connection uses a file descriptor that a service's client might need.
 type Bounds struct {
-	// Connections is the maximum number of open connections. Further connections wait in the
+	// Connections is the maximum number of open connections. Additional connections wait in the
 	// kernel's queue.
 	Connections int
-	// header is the maximum time for a request's header, and request for the whole request.
+	// header limits the time for reading a request's header, and request for the whole request.
 	header, request time.Duration
-	// write is the timeout of a write to a client that does not read. A followed answer has no
-	// other limit.
+	// write is the timeout of a write to a client that does not read. An answer that follows
+	// changes has no other limit.
 	write time.Duration
 	// idle is the maximum time between two requests on a connection.
 	idle time.Duration
@@ -34,8 +34,8 @@ func Default() Bounds {
 // maxBody is the maximum size of a request's body, in bytes.
 const maxBody = 1 << 20
 
-// Serve serves HTTP on l with the handler h until ctx ends, within the limits of b. It returns an
-// error if l can no longer be served.
+// Serve serves HTTP on l with the handler h until ctx is done, within the limits of b. It returns
+// an error if l can no longer be served.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, b Bounds) error {
 	slots := make(chan struct{}, b.Connections)
 	server := &http.Server{
@@ -48,7 +48,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, b Bounds) error 
 		limit, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if server.Shutdown(limit) != nil {
-			_ = server.Close() // aborts answers that have no end
+			_ = server.Close() // aborts answers that follow changes
 		}
 	})
 	err := server.Serve(&boundedListener{l, ctx, slots})
@@ -59,12 +59,12 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, b Bounds) error 
 	return nil
 }
 
-// handler limits the time for which h waits for its client. The limits apply to the body, which is
-// read before h is called, and to each write of the answer.
+// handler limits how long h waits for its client. The limits apply to the body, which is read
+// before h is called, and to each write of the answer.
 func (b Bounds) handler(h http.Handler, slots chan struct{}) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)
-		if len(slots) > cap(slots)/2 { // idle clients must not keep others out
+		if len(slots) > cap(slots)/2 { // idle clients must not lock out other clients
 			w.Header().Set("Connection", "close")
 		}
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
