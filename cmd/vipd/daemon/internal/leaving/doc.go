@@ -3,7 +3,7 @@
 //
 //	model.State.Inputs.DrainingVIPs -> Run -> no connection -> model.Release
 //
-// Otherwise such a VIP would stay local for the drain_timeout of its services, and this host could
-// not reach another host that has the address. The package itself removes no addresses, and never
+// Otherwise such a VIP would stay local for its services' drain_timeout, and this host could not
+// reach another host that has the address. The package itself removes no addresses, and never
 // extends the time that balancer.Memory sets for a VIP.
 package leaving

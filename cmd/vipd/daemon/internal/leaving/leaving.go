@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane"
 )
 
-// Options connects the watch of leaving VIPs with the daemon.
+// Options connects Run to the daemon.
 type Options struct {
 	// State returns the last compiled state, and a channel that is closed when the next state is
 	// published.
@@ -30,7 +30,7 @@ type Options struct {
 	Release func(vips map[netip.Addr]balancer.Drain)
 }
 
-// These are the limits of the pause between two checks. The pause grows, because the cost of a
+// The pause between two checks is between minPause and maxPause. It grows, because the cost of a
 // check grows with the number of connections.
 const (
 	minPause = time.Second
@@ -54,10 +54,10 @@ type leave struct {
 type watch struct {
 	Options
 	leaves map[netip.Addr]leave
-	began  bool // reports whether there was a complete state
+	began  bool // set once there was a complete state
 }
 
-// Run releases VIPs until ctx ends.
+// Run releases VIPs until ctx is done.
 func Run(ctx context.Context, o Options) error {
 	w := &watch{Options: o, leaves: map[netip.Addr]leave{}}
 	pause := minPause
@@ -104,7 +104,7 @@ func (w *watch) follow(s *model.State) {
 }
 
 // remove marks the VIPs whose frontends were removed from the kernel, and reports whether it marked
-// any. No new connections to these VIPs can start.
+// any. These VIPs can't get new connections.
 func (w *watch) remove(done snap.Map[balancer.Key, *balancer.Frontend]) (fresh bool) {
 	for a, l := range w.leaves {
 		l.removed = l.removed || !anyOn(done, a)

@@ -16,8 +16,8 @@ import (
 // methods are safe for concurrent use.
 type Config struct {
 	file    string          // vipd.toml
-	mode    config.ModeName // the mode of the command line, which overrides all others
-	start   config.Config   // the configuration at the start of vipd
+	mode    config.ModeName // the mode from the command line, which overrides all others
+	start   config.Config   // the configuration with which vipd started
 	kick    func()
 	changed wake.Signal // sent when the configured mode has changed
 
@@ -25,18 +25,18 @@ type Config struct {
 
 	mu       sync.Mutex        // guards the fields below
 	read     config.Config     // the last valid file
-	node     schema.NodeConfig // the fleet's configuration of this node
-	standby  bool              // reports whether an operator wants this host to hold no VIPs
+	node     schema.NodeConfig // this node's configuration in the fleet
+	standby  bool              // set if an operator wants this host to hold no VIPs
 	problems []balancer.Problem
 }
 
-// New returns a Config with the configuration start, which was read from file. mode is the mode of
-// the command line, or "". kick is called when the fleet's configuration of this node changes.
+// New returns a Config with the configuration start, which was read from file. mode is the mode
+// from the command line, or "". kick is called when this node's configuration in the fleet changes.
 func New(file string, mode config.ModeName, start config.Config, kick func()) *Config {
 	return &Config{file: file, mode: mode, start: start, read: start, kick: kick, changed: wake.New()}
 }
 
-// Configure stores the fleet's configuration of this node.
+// Configure stores this node's configuration in the fleet.
 func (c *Config) Configure(nc schema.NodeConfig) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,8 +51,8 @@ func (c *Config) Configure(nc schema.NodeConfig) {
 // ModeChanged returns a channel that receives a value when the configured mode has changed.
 func (c *Config) ModeChanged() <-chan struct{} { return c.changed }
 
-// Current returns the configuration: the last valid file, overridden by the fleet's configuration
-// of this node.
+// Current returns the configuration: the last valid file, overridden by this node's configuration
+// in the fleet.
 func (c *Config) Current() config.Config {
 	current, _ := c.Now()
 	return current
@@ -65,7 +65,7 @@ func (c *Config) Now() (config.Config, []balancer.Problem) {
 	return c.currentLocked(), c.problems
 }
 
-// currentLocked implements Current. A mode of the command line overrides all other modes.
+// currentLocked implements Current. A mode from the command line overrides all other modes.
 func (c *Config) currentLocked() config.Config {
 	current := c.read
 	current.Zone = cmp.Or(c.node.Zone, current.Zone)
@@ -91,8 +91,8 @@ func (c *Config) SetStandby(on bool) {
 	c.kick()
 }
 
-// ModeBy describes the origin of Current's mode: the command line, the fleet's configuration of
-// this node, or the file.
+// ModeBy describes the origin of Current's mode: the command line, this node's configuration in the
+// fleet, or the file.
 func (c *Config) ModeBy() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +107,7 @@ func (c *Config) ModeBy() string {
 
 // Follow applies the daemon's own part of a snapshot's settings, and reports whether it did. It
 // changes only the settings that can change at run time. If the settings have errors, the old
-// settings stay. Calls must not overlap.
+// settings remain in effect. Calls must not overlap.
 func (c *Config) Follow(settings store.Document) (applied bool) {
 	if settings == nil || settings == c.settings {
 		return false
@@ -132,8 +132,8 @@ func (c *Config) Follow(settings store.Document) (applied bool) {
 	return true
 }
 
-// keepStart resets the settings that can't change at run time to their values at the start of vipd,
-// and returns a problem for each such setting that has changed.
+// keepStart resets the settings that can't change at run time to their values from the start of
+// vipd, and returns a problem for each such setting that has changed.
 func (c *Config) keepStart(next *config.Config) []balancer.Problem {
 	var problems []balancer.Problem
 	before, current := reflect.ValueOf(c.start), reflect.ValueOf(next).Elem()

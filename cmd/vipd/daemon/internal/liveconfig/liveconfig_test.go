@@ -9,8 +9,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// TestNode changes the name of the node. If services come from files, the new name must apply. A
-// node of a fleet must keep its first name, and report that a new name needs a restart.
+// TestNode changes the node's name. If services come from files, the new name must apply. A node of
+// a fleet must keep its first name, and report that a new name needs a restart.
 func TestNode(t *testing.T) {
 	for _, test := range []struct {
 		kind     config.StoreKind
@@ -35,7 +35,7 @@ func TestNode(t *testing.T) {
 }
 
 // TestOwnershipNeedsTwoRestarts changes [ownership]. The problem must name both units, because vipd
-// owner also reads the file at its start.
+// owner also reads the file only when it starts.
 func TestOwnershipNeedsTwoRestarts(t *testing.T) {
 	start := config.Default()
 	start.Ownership.Enabled = true
@@ -50,8 +50,8 @@ func TestOwnershipNeedsTwoRestarts(t *testing.T) {
 	}
 }
 
-// TestStart changes settings that need a restart and settings that do not. Only the latter may
-// change.
+// TestStart changes settings that need a restart and settings that do not. Only settings that need
+// no restart may change.
 func TestStart(t *testing.T) {
 	start := config.Default()
 	c := liveconfig.New("vipd.toml", "", start, func() {})

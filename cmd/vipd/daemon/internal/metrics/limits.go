@@ -32,7 +32,7 @@ func (m *Metrics) collectLimits(tell emitter) {
 	}
 }
 
-// markFull marks the services of the frontends with these keys.
+// markFull marks the services that have a frontend with one of these keys.
 func markFull(full map[balancer.Name]bool, d balancer.Desired, places []balancer.Key) {
 	for _, at := range places {
 		if _, f := balancer.FrontendAt(d.Frontends, at); f != nil {

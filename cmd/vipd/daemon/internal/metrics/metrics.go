@@ -17,18 +17,18 @@ import (
 
 // Options configures Metrics.
 type Options struct {
-	// Views are the sources of gauges.
+	// Views provides the values of gauges.
 	Views *status.Sources
 	// PerEndpoint reports whether endpoints have their own series.
 	PerEndpoint bool
 	Events      *events.History
-	// AccessLogLost returns the number of connections that are missing from the access log.
+	// AccessLogLost returns how many connections are missing from the access log.
 	AccessLogLost func() uint64
-	// Owner returns the state of vipd owner on this host, or nil if it does not run.
+	// Owner returns the state of vipd owner on this host, or nil if vipd owner is not running.
 	Owner func() *api.OwnerStatus
 }
 
-// Metrics serves /metrics. It counts events itself, and reads the current state from a view at each
+// Metrics serves /metrics. It counts events, and reads the current state from a view at each
 // scrape.
 type Metrics struct {
 	Options
@@ -42,7 +42,7 @@ type Metrics struct {
 	storeEvents    prometheus.Counter
 	reloadFailures prometheus.Counter
 	checks         *prometheus.HistogramVec
-	// These fields count the starts of ejections, drains and panics of each service.
+	// These fields count how often ejections, drains and panics started, by service.
 	ejections, drained, panicked serviceCount
 }
 
@@ -96,8 +96,8 @@ func (m *Metrics) Synced(full bool, took time.Duration, changes int, failed bool
 	m.lastSuccess.SetToCurrentTime()
 }
 
-// Programmed implements [dataplane.Metrics]. It records the time from a change in the store until
-// the engine has applied the change.
+// Programmed implements [dataplane.Metrics]. It records how long the engine took to apply a change
+// after the store published it.
 func (m *Metrics) Programmed(latency time.Duration) { m.programming.Observe(latency.Seconds()) }
 
 // Repaired implements [dataplane.Metrics]. It counts repairs by the engine, and records them in the
@@ -107,13 +107,13 @@ func (m *Metrics) Repaired(n int, what string) {
 	transitions.Repaired(m.Events, n, what)
 }
 
-// Ejected counts an ejection of an endpoint of the service.
+// Ejected counts an ejection from the service.
 func (m *Metrics) Ejected(service balancer.Name) { m.ejections.add(service) }
 
-// Drained counts a drain that started.
+// Drained counts the start of a drain.
 func (m *Metrics) Drained(service balancer.Name) { m.drained.add(service) }
 
-// Panicked counts a panic that started.
+// Panicked counts the start of a panic.
 func (m *Metrics) Panicked(service balancer.Name) { m.panicked.add(service) }
 
 // StorePublished counts a published state of the store.
@@ -128,7 +128,7 @@ func (m *Metrics) Checked(t balancer.HealthType, took time.Duration) {
 }
 
 // collector reads the current state during a scrape. It does not declare its metrics in advance, so
-// each metric's name appears in only one place.
+// the code names each metric only once.
 type collector func(emitter)
 
 // Describe implements prometheus.Collector. It describes no metrics, so the registry does not check
@@ -178,7 +178,6 @@ func (t emitter) histogram(name, help string, h *api.Histogram) {
 	t.out <- prometheus.MustNewConstHistogram(d, h.Count, h.Sum, buckets)
 }
 
-// collect reports the node's state and counts.
 func (m *Metrics) collect(tell emitter) {
 	v := m.Views.Look()
 	tell.gauge("build_info", "Always 1; the labels identify the build.", 1, "version", m.Views.Version, "goversion", runtime.Version())
@@ -208,7 +207,7 @@ func oneIf(b bool) float64 {
 	return 0
 }
 
-// collectOwned reports the state of vipd owner on this host, if it runs.
+// collectOwned reports the state of vipd owner on this host, if vipd owner is running.
 func (m *Metrics) collectOwned(tell emitter) {
 	s := m.Owner()
 	if s == nil {

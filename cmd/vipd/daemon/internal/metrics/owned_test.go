@@ -15,8 +15,8 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// TestMetricsOfOwnedVIPs scrapes a node with an owner. All documented metrics must exist with their
-// labels, and promtool must accept them.
+// TestMetricsOfOwnedVIPs scrapes a node on which vipd owner runs. All documented metrics must exist
+// with their labels, and promtool must accept them.
 func TestMetricsOfOwnedVIPs(t *testing.T) {
 	const router = "192.168.1.12"
 	group := vrrp.GroupStatus{
@@ -62,7 +62,7 @@ func TestMetricsOfOwnedVIPs(t *testing.T) {
 		`vipd_ownership_announcements_total 0`, `vipd_ownership_late_seconds_max 0`,
 	} {
 		if !strings.Contains(text.String(), want+"\n") {
-			t.Errorf("metrics lack the series %s", want)
+			t.Errorf("series %s is missing", want)
 		}
 	}
 	if t.Failed() {
@@ -75,6 +75,6 @@ func TestMetricsOfOwnedVIPs(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), promtool, "check", "metrics")
 	cmd.Stdin = &text
 	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("error of promtool = %v, want none\n%s", err, output)
+		t.Errorf("promtool: error = %v, want none\n%s", err, output)
 	}
 }

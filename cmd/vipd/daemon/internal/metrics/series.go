@@ -53,7 +53,6 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = out.Flush() // fails if the caller has disconnected
 }
 
-// metric is a metric with its help and type.
 type metric struct{ name, help, kind string }
 
 func (f *metric) begin(out *bufio.Writer) {
@@ -92,9 +91,9 @@ type serviceSeries struct {
 	endpoints []endpointSeries // empty unless endpoints have their own series
 }
 
-// endpointSeries holds the values of an endpoint of a service, summed over all its ports.
+// endpointSeries holds the values of a service's endpoint, summed over all ports.
 type endpointSeries struct {
-	labels string // in the text format
+	labels string // in Prometheus' text format
 	// known reports whether the endpoint belongs to the service or drains. Counts may also belong
 	// to a removed endpoint. up is only valid for known endpoints.
 	known, up bool
@@ -105,8 +104,8 @@ type endpointSeries struct {
 	dataplane.BackendCount
 }
 
-// seriesOfServices returns the values of all services, in order. No label value has a character
-// that the format escapes.
+// seriesOfServices returns the values of all services, in order. No label value contains a
+// character that the text format escapes.
 func (m *Metrics) seriesOfServices(v *status.View) []*serviceSeries {
 	series := map[balancer.Name]*serviceSeries{}
 	for port, f := range v.Counts() {
@@ -163,7 +162,6 @@ func (x *serviceSeries) endpoint(a netip.AddrPort, index map[netip.AddrPort]int)
 	return &x.endpoints[i]
 }
 
-// count adds the counts of the service's endpoints. Several ports may share an endpoint.
 func (x *serviceSeries) count(index map[netip.AddrPort]int) {
 	clear(index)
 	for i := range x.endpoints {
@@ -183,8 +181,8 @@ func (x *serviceSeries) count(index map[netip.AddrPort]int) {
 	}
 }
 
-// writeServices writes the series of services. Counters start at 0, because increase() would miss
-// the first count of a series that starts later.
+// writeServices writes the series of all services. Counters start at 0, because increase() would
+// miss the first count of a series that starts later.
 func (m *Metrics) writeServices(out *bufio.Writer, all []*serviceSeries) {
 	for _, c := range []struct {
 		metric
@@ -210,12 +208,11 @@ func (m *Metrics) writeServices(out *bufio.Writer, all []*serviceSeries) {
 	}
 }
 
-// writePorts writes the counts of services' ports.
 func (m *Metrics) writePorts(out *bufio.Writer, all []*serviceSeries) {
 	_, dials := m.Views.Counters.DialRetries() // if the kernel connects, failed connects are not reported
 	for _, f := range []struct {
 		metric
-		first   string // label of each series
+		first   string // labels of each series
 		enabled bool
 		value   func(*dataplane.FrontendCount) uint64
 	}{
@@ -243,7 +240,6 @@ func (m *Metrics) writePorts(out *bufio.Writer, all []*serviceSeries) {
 	}
 }
 
-// writeEndpoints writes the series of endpoints with their counts.
 func (m *Metrics) writeEndpoints(out *bufio.Writer, all []*serviceSeries) {
 	_, dials := m.Views.Counters.DialRetries()
 	for _, f := range []struct {
@@ -272,7 +268,7 @@ func (m *Metrics) writeEndpoints(out *bufio.Writer, all []*serviceSeries) {
 	}
 }
 
-// writeSeries writes a line of the text format. Errors are reported when out is flushed.
+// writeSeries writes a line in the text format. Errors are reported when out is flushed.
 func writeSeries(out *bufio.Writer, name, labels string, n uint64) {
 	_, _ = out.WriteString(name)
 	_, _ = out.WriteString(labels)

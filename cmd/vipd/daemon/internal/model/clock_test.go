@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestClockSteps sets the wall clock at random. Each step must be detected once, the sum of steps
-// must equal the change, and passing time must not count as a step.
+// TestClockSteps repeatedly sets the wall clock to a random time. Each step must be detected once,
+// the sum of steps must equal the change, and passing time must not count as a step.
 func TestClockSteps(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -21,17 +21,17 @@ func TestClockSteps(t *testing.T) {
 				step = time.Duration(r.Int64N(int64(20*365*24*time.Hour))) - 10*365*24*time.Hour
 			}
 			set += step
-			blur := time.Duration(r.Int64N(int64(time.Millisecond))) // the time between the readings of the two clocks
+			blur := time.Duration(r.Int64N(int64(time.Millisecond))) // how far apart the two clocks are read
 			got := c.stepped(began.Round(0).Add(gone+set+blur), gone)
 			if told += got; step == 0 && got != 0 || (told-set).Abs() > time.Millisecond {
-				t.Fatalf("seed %d: clock step = %s, reported %s; sum = %s, want the reported sum %s", seed, step, got, set, told)
+				t.Fatalf("seed %d: clock step = %s, reported as %s; sum = %s, reported as %s", seed, step, got, set, told)
 			}
 		}
 	}
 }
 
 // TestPauseUntil computes the pause until times in the past and in the future. The pause must never
-// be zero, because otherwise the loop would spin.
+// be zero, or the loop would spin.
 func TestPauseUntil(t *testing.T) {
 	now := time.Now().Round(0)
 	for ahead, want := range map[time.Duration]time.Duration{
@@ -39,7 +39,7 @@ func TestPauseUntil(t *testing.T) {
 		1: time.Millisecond, time.Second: time.Second,
 	} {
 		if got := pauseUntil(now.Add(ahead), now); got != want {
-			t.Errorf("pause until %s ahead = %s, want %s", ahead, got, want)
+			t.Errorf("pauseUntil(now + %s, now) = %s, want %s", ahead, got, want)
 		}
 	}
 }

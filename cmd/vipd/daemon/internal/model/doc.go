@@ -1,6 +1,6 @@
 // Package model owns all inputs of the compiler. These are the store's snapshot, the configuration,
-// overrides of operators and of the fleet, verdicts, drains, holders of contested addresses, and
-// facts about the host.
+// overrides from operators and from the fleet, verdicts, drains, holders of contested addresses,
+// and facts about the host.
 //
 //	store -> Publish ---+
 //	API -> Update ------+-> one loop -> balancer.Compiler -> State -> dataplane.Engine

@@ -10,7 +10,8 @@ import (
 	"vipd/store/statedir"
 )
 
-// files saves the local overrides and the memory: drains, and holders of contested addresses.
+// files stores the local overrides, and the memory, which consists of drains and of holders of
+// contested addresses.
 type files struct{ overrides, memory *statedir.File }
 
 func newFiles(dir *statedir.Dir) files {
@@ -48,7 +49,7 @@ type rampEntry struct {
 	Over  time.Duration `json:"over_ns"`
 }
 
-// awayEntry is a VIP that is withdrawn until a time.
+// awayEntry is a VIP that is withdrawn for a limited time.
 type awayEntry struct {
 	VIP   netip.Addr `json:"vip"`
 	Until time.Time  `json:"until"`
@@ -69,14 +70,14 @@ type holderEntry struct {
 	Service  balancer.Name `json:"service"`
 }
 
-// load reads the files of an earlier run. It also returns overrides that have expired, because
-// their expiry must be recorded as an event.
+// load reads the files that the previous run saved. It also returns overrides that have expired,
+// because their expiry must be recorded as an event.
 func (f files) load(now time.Time) (balancer.Memory, Overrides) {
 	var m balancer.Memory
 	var o Overrides
 	if kept := (memoryFile{}); f.memory.Read(&kept) {
 		m = kept.memory()
-		if kept.Saved.After(now) { // the clock is behind; all times are adjusted again when it is set
+		if kept.Saved.After(now) { // the clock is behind; all times are corrected when it is set
 			m = m.AdjustClock(now.Sub(kept.Saved))
 		}
 	}
@@ -93,7 +94,6 @@ func (f files) load(now time.Time) (balancer.Memory, Overrides) {
 	return m.Expire(now), o
 }
 
-// memory returns the content of the file.
 func (kept *memoryFile) memory() (m balancer.Memory) {
 	for _, d := range kept.Drains {
 		m.Drains = m.Drains.Set(d.BackendKey, balancer.Drain{Until: d.Until.UTC()})
@@ -113,7 +113,7 @@ func (kept *memoryFile) memory() (m balancer.Memory) {
 	return m
 }
 
-// textOf returns a function that writes the local overrides.
+// textOf returns a function that writes the overrides o as a file.
 func textOf(o Overrides) func(*bufio.Writer) error {
 	kept := overridesFile{Version: statedir.Version, Overrides: []overrideEntry{}}
 	for t, v := range o.All() {
@@ -148,8 +148,7 @@ func (f files) keepMemory(m balancer.Memory, contested snap.Map[balancer.Key, ba
 	f.memory.Keep(statedir.Text(kept))
 }
 
-// worthSaving reports whether an entry of the file has started or ended. Steps of a slow start
-// don't count.
+// worthSaving reports whether an entry was added or removed. Steps of a slow start don't count.
 func worthSaving(before, now balancer.Memory) bool {
 	for _, c := range snap.Diff(before.Ramps, now.Ramps) {
 		if !c.HadOld || !c.HasNew || c.Old.Since != c.New.Since {

@@ -12,8 +12,8 @@ import (
 	"vipd/store/statedir"
 )
 
-// TestMemoryIsKept restarts the model. Everything that the model remembers must be kept, except
-// entries that have expired since.
+// TestMemoryIsKept restarts the model. The model must still know everything that it remembered
+// before, except entries that have expired.
 func TestMemoryIsKept(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	vip := netip.MustParseAddr("10.96.0.10")
@@ -43,7 +43,7 @@ func TestMemoryIsKept(t *testing.T) {
 	compare(t, "ramps", want.Ramps, got.Ramps)
 	compare(t, "VIPs that are withdrawn", want.Withdrawals, got.Withdrawals)
 
-	const behind = 8 * time.Hour // a clock may be behind by this much just after the boot
+	const behind = 8 * time.Hour // just after boot, a clock may be behind by this much
 	got, _ = f.load(now.Add(-behind))
 	compare(t, "drains by a clock that is behind", m.AdjustClock(-behind).Drains, got.Drains)
 	compare(t, "VIPs that go by it", m.AdjustClock(-behind).DrainingVIPs, got.DrainingVIPs)

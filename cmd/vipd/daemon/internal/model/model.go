@@ -30,12 +30,12 @@ import (
 type Model struct {
 	*Published
 	o     Options
-	moved atomic.Bool // reports whether the host's addresses may have changed
+	moved atomic.Bool // set if the host's addresses may have changed
 	ask   chan request
 
 	mu        sync.Mutex // guards the rest of this block
 	latest    *store.Snapshot
-	seen      time.Time                     // time when the oldest snapshot that is not compiled yet was published
+	seen      time.Time                     // when the oldest snapshot that is not compiled yet was published
 	busySince time.Time                     // start of the loop's current work, or zero while it waits
 	next      *adoption                     // a dataplane that should take over
 	freed     map[netip.Addr]balancer.Drain // VIPs to be released early
@@ -47,17 +47,17 @@ type Model struct {
 	proposed  *proposal // a pending change of the local overrides, or nil
 	files     files
 	clock     clock        // the steps of the wall clock
-	started   time.Time    // time when New had read the files of an earlier run; reading may wait for the disk
-	everRead  bool         // reports whether the store was ever readable
+	started   time.Time    // when New had read the previous run's files; reading may wait for the disk
+	everRead  bool         // set once the store was readable
 	addresses []netip.Addr // the host's own addresses
-	networked []netip.Addr // addresses with a network on their device
-	// nodes holds the nodes of the fleet, as they have published themselves. of maps the addresses
-	// of all other nodes to the nodes' names.
+	networked []netip.Addr // addresses whose device has a network that contains them
+	// nodes holds the nodes of the fleet, as published by the nodes themselves. nodeByAddr maps the
+	// addresses of all other nodes to the nodes' names.
 	nodes      snap.Map[balancer.NodeName, *balancer.Node]
 	nodeByAddr snap.Map[netip.Addr, balancer.NodeName]
 }
 
-// Edit changes the local overrides, and returns the result and its events.
+// Edit changes the local overrides, and returns the new overrides, and the events to record.
 type Edit func(*State, Overrides) (Overrides, []events.Event, error)
 
 // request asks the loop to change the local overrides. If change is nil, it only waits for the
@@ -65,11 +65,11 @@ type Edit func(*State, Overrides) (Overrides, []events.Event, error)
 type request struct {
 	change Edit
 	answer chan error
-	err    error // the answer, if change is nil
+	err    error // the result, if change is nil
 }
 
-// proposal is a change of the local overrides that takes effect when it is on disk. kept receives
-// the result of the write.
+// proposal is a change to the local overrides that takes effect when it is on disk. The channel
+// kept receives the result of the write.
 type proposal struct {
 	request
 	local    Overrides
@@ -86,7 +86,8 @@ type Options struct {
 	// StateDir stores overrides and drains for the next run.
 	StateDir *statedir.Dir
 	Events   *events.History
-	// Carrier is the dataplane until Adopt is called. Engine receives the compiled states.
+	// Carrier is the dataplane that is used until Adopt is called. Engine receives the compiled
+	// states.
 	Carrier  dataplane.Dataplane
 	Engine   *dataplane.Engine
 	Checks   *checks.Checks
@@ -98,20 +99,20 @@ type Options struct {
 	LocalAddresses func() (own, networked []netip.Addr, err error)
 	// Reserved lists the addresses that services from etcd may not claim.
 	Reserved func() []balancer.Reserved
-	// Patient makes the model wait without limit for a store that was never readable.
+	// Patient makes the model wait without limit for a store that has never been readable.
 	Patient bool
 	// Awaiting receives each state that contains only the reason why the store has never been
 	// readable. The model's loop calls it.
 	Awaiting func(s *State, now time.Time)
-	// Traced receives each compiled state and the time when its compilation started. It may be nil.
+	// Traced receives each compiled state and the start time of its compilation. It may be nil.
 	Traced func(before, s *State, began time.Time)
 	// Compiled receives each new state and the previous state before the new state is published.
 	// The model's loop calls it.
 	Compiled func(before, s *State, now time.Time)
 }
 
-// New returns a model that starts with the files of an earlier run in state_dir. It compiles
-// nothing before Run and Publish are called.
+// New returns a model that starts with the files that the previous run saved in state_dir. It
+// compiles nothing before Run and Publish are called.
 func New(o Options) *Model {
 	m := &Model{Published: o.Published, o: o, ask: make(chan request), carrier: o.Carrier, clock: newClock(time.Now())}
 	m.files = newFiles(o.StateDir)
@@ -133,7 +134,7 @@ func (m *Model) Publish(s store.Snapshot) {
 	m.wake.Send()
 }
 
-// Run compiles at each change until ctx ends.
+// Run compiles at each change until ctx is done.
 func (m *Model) Run(ctx context.Context) error {
 	expiry := time.NewTimer(time.Hour)
 	defer expiry.Stop()
@@ -162,14 +163,12 @@ func (m *Model) Run(ctx context.Context) error {
 	}
 }
 
-// working records the start of the loop's current work. Zero means that the loop waits.
 func (m *Model) working(since time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.busySince = since
 }
 
-// answer answers a request, or proposes the change that it requests.
 func (m *Model) answer(r request) {
 	if r.change == nil {
 		r.answer <- r.err
@@ -184,7 +183,7 @@ func (m *Model) answer(r request) {
 }
 
 // decide applies the proposed change, unless err reports that it could not be saved. It returns the
-// request with its answer.
+// request together with the result.
 func (m *Model) decide(err error) request {
 	p := m.proposed
 	m.proposed = nil
@@ -200,18 +199,17 @@ func (m *Model) decide(err error) request {
 	return p.request
 }
 
-// storePatience is how long vipd waits after the start for an unreadable store. After that, it
-// serves the readable part.
+// storePatience is how long vipd waits after the start for a store that it can't read. After that,
+// it serves the part of the store that it can read.
 const storePatience = 10 * time.Second
 
-// nextExpiry returns the time until the next input expires.
 func (m *Model) nextExpiry() time.Duration {
 	next := time.Now().Add(time.Hour)
 	if patience := m.started.Add(storePatience); !m.everRead && time.Now().Before(patience) {
 		next = patience
 	}
 	var lapses time.Time
-	if m.State().Complete && m.proposed == nil { // inputs of an earlier run that have expired end with the first state
+	if m.State().Complete && m.proposed == nil { // expired inputs of an earlier run are dropped with the first state
 		lapses = m.local.nextExpiry()
 	}
 	for _, t := range []time.Time{m.compiler.Memory.NextExpiry(), lapses, m.o.Outliers.Next(), m.State().NamesUntil} {
@@ -222,8 +220,8 @@ func (m *Model) nextExpiry() time.Duration {
 	return pauseUntil(next, time.Now())
 }
 
-// pauseUntil returns how long to wait until next. It is never zero: otherwise the loop would spin
-// if an input is due but does not count as expired yet.
+// pauseUntil returns how long to wait until next. It is never zero, or the loop would spin if an
+// input is due but does not count as expired yet.
 func pauseUntil(next, now time.Time) time.Duration {
 	if !next.After(now) {
 		return 100 * time.Millisecond
@@ -246,7 +244,7 @@ func (m *Model) compile() {
 		return // services in a directory that is mounted late would seem removed
 	}
 	if !m.State().Complete && m.o.Checks.Fleet.Awaits(latest) {
-		return // endpoints that are down according to the fleet must not get connections after this node's start
+		return // after this node's start, endpoints that the fleet found down must not get connections
 	}
 	next := m.adopted()
 	now := time.Now()
@@ -289,7 +287,7 @@ func (m *Model) compile() {
 	m.o.Engine.Set(s.Desired)
 }
 
-// namesPatience is how long a node waits for the first answers of names after the store was first
+// namesPatience is how long a node waits for the first DNS answers after the store was first
 // readable. Until then, it is not ready.
 const namesPatience = 5 * time.Second
 
@@ -307,19 +305,19 @@ func (m *Model) namesUntil(s *State, now time.Time) time.Time {
 	return until
 }
 
-// resolve adds the answers of names and the verdicts of checks to s.
+// resolve adds the answers for host names and the verdicts of checks to s.
 func (m *Model) resolve(s *State) {
 	s.Inputs.Health = m.State().Inputs.Health
 	s.Inputs.Resolved = m.o.Names.Resolved(&s.Inputs, m.everRead)
 	s.Inputs.Health = m.o.Checks.Verdicts(&s.Env, &s.Inputs)
 	if resolved := m.o.Names.Checked(&s.Inputs); resolved != s.Inputs.Resolved {
 		s.Inputs.Resolved = resolved
-		s.Inputs.Health = m.o.Checks.Verdicts(&s.Env, &s.Inputs) // former endpoints are no longer checked
+		s.Inputs.Health = m.o.Checks.Verdicts(&s.Env, &s.Inputs) // endpoints that were removed are no longer checked
 	}
 }
 
-// await publishes a state that contains only the reason why the store was never readable, and no
-// services of the store.
+// await publishes a state without services of the store. It contains only the reason why the store
+// has never been readable.
 func (m *Model) await(latest *store.Snapshot, c config.Config, fileErrors []balancer.Problem) {
 	s := &State{Config: c, Local: m.local.Map, Problems: slices.Concat(fileErrors, m.o.StateDir.Problems())}
 	s.Snapshot = store.Snapshot{Err: latest.Err, Problems: latest.Problems}
@@ -327,8 +325,8 @@ func (m *Model) await(latest *store.Snapshot, c config.Config, fileErrors []bala
 	m.show(s)
 }
 
-// waits reports whether the model still waits for a store that was never readable. When it stops
-// waiting, it serves the readable part.
+// waits reports whether the model still waits for a store that has never been readable. When it
+// stops waiting, it serves the part that it can read.
 func (m *Model) waits() bool {
 	return time.Since(m.started) < storePatience || m.o.Patient
 }
@@ -367,7 +365,7 @@ func (m *Model) AddressesChanged() {
 }
 
 // Update changes the local overrides in the loop. If change is nil, it only waits. It returns when
-// the change, and everything that was published before, is compiled.
+// the change, and everything that was published before the call, is compiled.
 func (m *Model) Update(ctx context.Context, change Edit) error {
 	r := request{change: change, answer: make(chan error, 1)}
 	select {
@@ -423,7 +421,7 @@ func (m *Model) Waiting() time.Duration {
 // adoption is a dataplane that should take over.
 type adoption struct {
 	dataplane dataplane.Dataplane
-	moved     chan struct{} // closed when it has taken over
+	moved     chan struct{} // closed when the dataplane has taken over
 }
 
 // Adopt makes another dataplane take over, and compiles for it from now on. The channel is closed
@@ -437,7 +435,7 @@ func (m *Model) Adopt(dp dataplane.Dataplane) <-chan struct{} {
 	return a.moved
 }
 
-// adopted returns the dataplane that takes over with the current state, or nil.
+// adopted returns the adoption that starts with the current state, or nil.
 func (m *Model) adopted() *adoption {
 	m.mu.Lock()
 	next := m.next

@@ -27,7 +27,7 @@ import (
 	"vipd/test/fake"
 )
 
-// options returns the options of a model on a state directory, without a host.
+// options returns options for a model that uses a state directory but no host.
 func options(t *testing.T, path string) model.Options {
 	t.Helper()
 	published := model.NewPublished(config.Default())
@@ -89,7 +89,7 @@ func TestWaiting(t *testing.T) {
 	})
 }
 
-// TestWaitsAtRest keeps the store unreadable after an override has expired. The loop must not spin.
+// TestWaitsAtRest makes the store unreadable while an override expires. The loop must not spin.
 func TestWaitsAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -101,7 +101,7 @@ func TestWaitsAtRest(t *testing.T) {
 		}
 		m := model.New(o)
 		if m.State().Local.Len() != 1 {
-			t.Fatal("local overrides after the start are not 1, want the saved override")
+			t.Fatal("after the start: number of local overrides is not 1, want the saved override")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)

@@ -7,12 +7,11 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Overrides are the manual overrides of this node.
+// Overrides are this node's manual overrides.
 type Overrides struct {
 	snap.Map[balancer.Target, *balancer.Override]
 }
 
-// expire removes expired overrides.
 func (o Overrides) expire(now time.Time) Overrides {
 	for t, v := range o.All() {
 		switch left := v.Unexpired(now); left {
@@ -37,8 +36,8 @@ func (o Overrides) nextExpiry() time.Time {
 	return next
 }
 
-// over merges the local overrides into the overrides of the store. Local overrides have precedence.
-// Entries that equal an entry of last keep its pointer.
+// over merges the local overrides into stored, the overrides in the store. Local overrides have
+// precedence. An entry that equals an entry in last keeps its pointer.
 func (o Overrides) over(stored, last snap.Map[balancer.Target, *balancer.Override]) snap.Map[balancer.Target, *balancer.Override] {
 	for t, v := range o.All() {
 		both := v.Inherit(stored.At(t))

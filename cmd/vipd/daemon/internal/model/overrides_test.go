@@ -12,8 +12,8 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// web returns a service with two endpoints at one address, and functions for their targets and
-// definitions.
+// web returns a service with two endpoints at one address, and functions that return their targets
+// and definitions.
 func web(t *testing.T) (in balancer.Inputs, at func(port uint16) balancer.Target, defined func(balancer.Target) []*balancer.Endpoint) {
 	addr := netip.MustParseAddr("192.168.1.1")
 	endpoint := func(port int64) map[string]any { return map[string]any{"address": addr.String(), "port": port} }
@@ -61,7 +61,7 @@ func TestOverridesInAnyMixture(t *testing.T) {
 		before, had := o, o.Len()
 		o = o.Apply(at(c.port), c.said, defined(at(c.port)), false)
 		if before.Len() != had {
-			t.Errorf("published overrides after %+v have changed, want no change", c.said)
+			t.Errorf("after %+v: published overrides have changed, want no change", c.said)
 		}
 		now := in
 		now.Overrides = o.over(in.Overrides, in.Overrides)
@@ -77,9 +77,9 @@ func TestOverridesInAnyMixture(t *testing.T) {
 	}
 }
 
-// TestFleetDrainBesideLocalWeight combines a fleet's drain with a node's own weight for an
-// endpoint. Both must apply. The merged override must get a new pointer only if the drain or the
-// weight changes.
+// TestFleetDrainBesideLocalWeight combines a fleet's drain of an endpoint with the weight that a
+// node sets locally. Both must apply. The merged override must get a new pointer only if the drain
+// or the weight changes.
 func TestFleetDrainBesideLocalWeight(t *testing.T) {
 	in, at, defined := web(t)
 	yes, five := true, 5
@@ -94,15 +94,15 @@ func TestFleetDrainBesideLocalWeight(t *testing.T) {
 		}
 	}
 	if again := local.over(in.Overrides, now.Overrides); again.At(at(9001)) != now.Overrides.At(at(9001)) {
-		t.Error("pointer of the unchanged override is the same = false, want true")
+		t.Error("unchanged override keeps its pointer = false, want true")
 	}
 	if none := local.over(Overrides{}.Map, now.Overrides); none.At(at(9001)).Drains() {
-		t.Error("drain of the fleet applies after its removal = true, want false")
+		t.Error("after the fleet's drain is removed: drain applies = true, want false")
 	}
 }
 
-// TestOverridesLapse lets an override expire. It must be removed at the time of its expiry and not
-// before, and all other overrides must stay.
+// TestOverridesLapse lets an override expire. It must be removed when it expires and not before,
+// and all other overrides must stay.
 func TestOverridesLapse(t *testing.T) {
 	_, at, defined := web(t)
 	yes, now := true, time.Unix(1e9, 0)
@@ -112,7 +112,7 @@ func TestOverridesLapse(t *testing.T) {
 		t.Errorf("next expiry = %v, want in a minute", next)
 	}
 	if same := o.expire(now.Add(time.Minute - 1)); same.Map != o.Map {
-		t.Error("overrides changed before the expiry = true, want false")
+		t.Error("before the expiry: overrides changed = true, want false")
 	}
 	if o = o.expire(now.Add(time.Minute)); o.Len() != 1 || o.At(at(9002)) == nil || !o.nextExpiry().IsZero() {
 		t.Errorf("overrides = %d, next expiry = %v, want 1 and none", o.Len(), o.nextExpiry())

@@ -23,16 +23,16 @@ type State struct {
 	Desired  balancer.Desired
 	// Checked holds the targets with a health check, which this node or another node runs.
 	Checked snap.Map[balancer.Target, health.Subject]
-	// Local holds the manual overrides of this node.
+	// Local holds this node's manual overrides.
 	Local  snap.Map[balancer.Target, *balancer.Override]
 	Config config.Config
 	// Problems lists problems of the configuration and of saved files.
 	Problems []balancer.Problem
 	// Complete reports whether the first snapshot is included. EverRead reports whether the store
-	// was ever readable.
+	// has ever been readable.
 	Complete, EverRead bool
-	// NamesUntil is the time until which the node is not ready, because names in its own services
-	// have no first answer. It is zero if no answer is missing.
+	// NamesUntil is the time until which the node is not ready, because a host name in its own
+	// services has no DNS answer yet. It is zero if no answer is missing.
 	NamesUntil time.Time
 	// Lacking lists problems about checks that this node can't run, and about silent agents. Unable
 	// is the number of endpoints whose checks can't run.
@@ -43,7 +43,7 @@ type State struct {
 }
 
 // Reported returns the problems of the configuration, the store and saved files without duplicates.
-// An unreadable file is a problem of both the configuration and the store, whose text may add the
+// Both the configuration and the store report an unreadable file, and the store's text may add the
 // consequences.
 func (s *State) Reported() []balancer.Problem {
 	all := append([]balancer.Problem{}, s.Snapshot.Problems...) // not nil, so the JSON is []
@@ -107,7 +107,6 @@ func (p *Published) State() *State { return p.current.Load() }
 // Changed returns a channel that is closed when a state is published after this call.
 func (p *Published) Changed() <-chan struct{} { return *p.changed.Load() }
 
-// show publishes a state.
 func (p *Published) show(s *State) {
 	p.current.Store(s)
 	changed := make(chan struct{})
@@ -118,7 +117,7 @@ func (p *Published) show(s *State) {
 // restart. A step must neither end them early nor extend them by hours. A suspension of the host
 // also counts as a step, because drains and ramps made no progress.
 type clock struct {
-	began time.Time     // with both clock readings
+	began time.Time     // has both clock readings
 	ahead time.Duration // total forward steps of the wall clock since then
 }
 
@@ -128,8 +127,8 @@ func newClock(now time.Time) clock { return clock{began: now} }
 // readings.
 const clockStep = 100 * time.Millisecond
 
-// stepped returns the step of the wall clock since the last call, given the clock's reading and the
-// time since the start. A negative step sets the clock back.
+// stepped returns the step of the wall clock since the last call, given the clock's reading and how
+// long the clock has run. A negative step means that the clock was set back.
 func (c *clock) stepped(wall time.Time, gone time.Duration) time.Duration {
 	step := wall.Sub(c.began.Round(0)) - gone - c.ahead
 	if step.Abs() < clockStep {
