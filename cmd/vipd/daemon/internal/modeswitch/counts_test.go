@@ -41,7 +41,7 @@ func TestCountsAreReadByNobody(t *testing.T) {
 	})
 }
 
-// asked is a dataplane that counts reads of its counters.
+// asked is a dataplane that counts how often its counters are read.
 type asked struct {
 	refusing
 	times int

@@ -5,7 +5,7 @@
 //
 // If the next mode can't apply anything, it is abandoned. Connections of the previous mode continue
 // for at most the duration of a drain (retire.go). After the mode in use has applied the first
-// complete state, the remains of unused modes are removed from the kernel (leftovers.go).
+// complete state, what unused modes left behind is removed from the kernel (leftovers.go).
 //
 // Package cmd/internal/modes defines the modes, and dataplane.Engine moves the traffic. Package
 // modeswitch changes the kernel only through the dataplanes of the modes.

@@ -14,11 +14,11 @@ const (
 	longestLeftoversPause = 5 * time.Minute
 )
 
-// RemoveLeftovers removes the kernel state of unused modes. A vipd in a kernel mode leaves its
-// rules on purpose when it stops or is killed. RemoveLeftovers waits until the mode in use has
+// RemoveLeftovers removes the kernel state of unused modes. A vipd in a kernel mode intentionally
+// leaves its rules when it stops or is killed. RemoveLeftovers waits until the mode in use has
 // applied the first complete state, so the traffic has moved, and retries until everything is
-// removed. It also runs if a retired mode could not remove everything, because old rules may
-// precede the rules of the mode in use and lead to old endpoints.
+// removed. It also runs if a retired mode could not remove everything, because old rules may come
+// before the rules of the mode in use, and may lead to old endpoints.
 func (c *Switch) RemoveLeftovers(ctx context.Context) error {
 	for {
 		changed := c.o.Engine.Changed()

@@ -19,7 +19,7 @@ import (
 	"vipd/test/fake"
 )
 
-// refusing is a dataplane and its host. Applies fail until works is true.
+// refusing is a dataplane and its host. Its method Apply fails until works is true.
 type refusing struct {
 	fake.NoHost
 	works atomic.Bool
@@ -43,11 +43,12 @@ func (r *refusing) Apply(context.Context, []dataplane.Change) error {
 	return errors.New("the kernel refuses")
 }
 
-// remains is the kernel state of another mode. Only the last of several attempts removes it.
+// remains is the kernel state that another mode left behind. Only the last of several attempts
+// removes it.
 type remains struct {
 	attempts int
 	looks    int
-	blind    int // the number of first checks that fail
+	blind    int // the number of initial checks that fail
 }
 
 func (r *remains) cleanup(_ context.Context, _ config.Config, dry bool) ([]string, error) {
@@ -66,9 +67,9 @@ func (r *remains) cleanup(_ context.Context, _ config.Config, dry bool) ([]strin
 	return []string{"delete rules"}, nil
 }
 
-// TestLeftoversGoOnceTheModeServes starts a mode while the kernel holds the remains of another
-// mode. The remains must stay until the mode in use serves. Then they must be removed, regardless
-// of the number of attempts.
+// TestLeftoversGoOnceTheModeServes starts a mode while the kernel still holds another mode's state.
+// This state must stay until the mode in use serves. Then it must be removed, regardless of the
+// number of attempts.
 func TestLeftoversGoOnceTheModeServes(t *testing.T) {
 	for name, others := range map[string]*remains{
 		"at once":                  {attempts: 1},
@@ -86,7 +87,7 @@ func leftoversGo(t *testing.T, others *remains) {
 	serving := &refusing{}
 	log := slog.New(slog.DiscardHandler)
 	mode := modes.Mode{Name: "here", Cleanup: func(context.Context, config.Config, bool) ([]string, error) {
-		t.Error("calls of Cleanup of the mode in use = at least 1, want 0")
+		t.Error("Cleanup calls for the mode in use = at least 1, want 0")
 		return nil, nil
 	}}
 	engine := dataplane.NewEngine(dataplane.Options{Dataplane: serving, Host: serving, Log: log})
@@ -101,7 +102,7 @@ func leftoversGo(t *testing.T, others *remains) {
 
 	key := balancer.Key{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Proto: balancer.TCP}
 	engine.Set(balancer.Desired{Frontends: snap.Map[balancer.Key, *balancer.Frontend]{}.Set(key, &balancer.Frontend{Key: key})})
-	time.Sleep(time.Hour) // an hour of the bubble's virtual time
+	time.Sleep(time.Hour) // virtual time
 	synctest.Wait()
 	if s := engine.Status(); !s.Tried || s.Ready || others.looks > 0 {
 		t.Errorf("tried = %t, ready = %t, probes = %d; want a failed attempt, and no probe of rules that may still serve", s.Tried, s.Ready, others.looks)
@@ -113,7 +114,7 @@ func leftoversGo(t *testing.T, others *remains) {
 		t.Errorf("attempts still needed = %d, want 0", others.attempts)
 	}
 	looks := others.looks
-	others.attempts = 3 // a mode that retires later can't remove everything
+	others.attempts = 3 // a mode that is retired later can't remove everything
 	c.left.Send()
 	time.Sleep(2 * time.Hour)
 	synctest.Wait()
@@ -127,8 +128,8 @@ func leftoversGo(t *testing.T, others *remains) {
 	<-ended
 }
 
-// TestLeftoversEndWithTheDaemon stops the daemon while remains exist. There must be no further
-// attempts.
+// TestLeftoversEndWithTheDaemon stops the daemon while another mode's state remains in the kernel.
+// There must be no more attempts to remove it.
 func TestLeftoversEndWithTheDaemon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, serving := slog.New(slog.DiscardHandler), &refusing{}

@@ -21,7 +21,7 @@ type Chosen struct {
 	Dataplane dataplane.Dataplane
 	// Fallback reports whether the configured mode can't be used on this host.
 	Fallback bool
-	// Reason is the reason for the choice, as users see it.
+	// Reason is the reason for the choice. Users see it.
 	Reason string
 	// left is closed when another mode has taken over. ended is closed when this mode no longer
 	// serves anything.
@@ -45,8 +45,8 @@ type Choice struct {
 	before func(config.ModeName)
 }
 
-// Make tries the wanted mode and then the others, starting with the best, and returns the first
-// that works. The mode in use keeps its dataplane, and any other mode gets a new dataplane.
+// Make tries the wanted mode, then all other modes from best to worst, and returns the first that
+// works. The mode in use keeps its dataplane, and any other mode gets a new dataplane.
 func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 	var no refusals
 	conf := c.Configuration.Current()
@@ -86,7 +86,7 @@ func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 	return nil, errors.New("no mode is usable here: " + no.join("; "))
 }
 
-// refusals lists the reasons why modes are unusable, in the order of the trials.
+// refusals lists the reasons why modes are unusable, in the order in which the modes were tried.
 type refusals []refusal
 
 // refusal is a reason, and the modes that are unusable because of it.
@@ -105,7 +105,7 @@ func (r *refusals) add(name config.ModeName, err error) {
 	(*r)[i].modes = append((*r)[i].modes, string(name))
 }
 
-// join returns all reasons as text, each after the names of its modes.
+// join returns all reasons as text. Each follows the names of the modes to which it applies.
 func (r refusals) join(between string) string {
 	all := make([]string, len(r))
 	for i, one := range r {
@@ -114,7 +114,7 @@ func (r refusals) join(between string) string {
 	return strings.Join(all, between)
 }
 
-// try returns the mode that is called name, with its dataplane. If the mode does not work, the
+// try tries the mode called name, and returns it with its dataplane. If the mode does not work, the
 // error is the reason.
 func (c Choice) try(ctx context.Context, name config.ModeName, conf config.Config) (modes.Mode, dataplane.Dataplane, error) {
 	if err := c.unfit[name]; err != nil {
@@ -137,7 +137,7 @@ func (c Choice) try(ctx context.Context, name config.ModeName, conf config.Confi
 	return modes.Mode{}, nil, errors.New("this version does not have this mode")
 }
 
-// order lists the modes to try: the wanted mode, and then the others, starting with the best.
+// order lists the modes to try: the wanted mode, and then all other modes from best to worst.
 func order(all []modes.Mode, wanted config.ModeName) []config.ModeName {
 	var names []config.ModeName
 	if wanted != config.AutoMode {

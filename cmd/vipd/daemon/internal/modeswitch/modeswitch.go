@@ -22,15 +22,15 @@ type Switch struct {
 	o       Options
 	serving atomic.Pointer[Chosen]
 	ask     chan chan struct{} // requests to choose again; each is closed when the choice is complete
-	left    wake.Signal        // sent when an unused mode may have left state in the kernel
-	ended   wake.Signal        // sent when a retired mode has ended
+	left    wake.Signal        // sent when kernel state of an unused mode may remain
+	ended   wake.Signal        // sent when a retired mode has finished draining
 
 	changing sync.Mutex // held while modes are tried, switched and cleaned up; guards the fields below
 	retiring []*retirement
 	// tuned holds the combined needs that were last sent to the host.
 	tuned dataplane.Needs
-	// resumed holds modes whose drains were ended because they must serve again. Their state still
-	// exists in the kernel.
+	// resumed holds modes whose drains were cut short because they must serve again. Their state
+	// still exists in the kernel.
 	resumed map[config.ModeName]bool
 	unused  []*Chosen // modes that could not be closed yet
 }
@@ -38,7 +38,7 @@ type Switch struct {
 // Options configures a Switch.
 type Options struct {
 	Choice
-	// Config is the configuration at the start.
+	// Config is the initial configuration.
 	Config config.Config
 	// Engine applies the state in the mode that serves.
 	Engine *dataplane.Engine
@@ -54,13 +54,13 @@ type Options struct {
 	Counters *traffic.Counters
 }
 
-// New returns a Switch that starts with first.
+// New returns a Switch that starts with the mode first.
 func New(o Options, first *Chosen) *Switch {
 	c := &Switch{
 		o: o, ask: make(chan chan struct{}), left: wake.New(), ended: wake.New(), resumed: map[config.ModeName]bool{}, tuned: first.Dataplane.Traits().Needs,
 	}
 	c.serving.Store(first)
-	o.Counters.Begin(first.Name, first.Dataplane, true) // an earlier process may have left state for this mode
+	o.Counters.Begin(first.Name, first.Dataplane, true) // a previous vipd may have left state for this mode
 	return c
 }
 
@@ -71,7 +71,7 @@ func (c *Switch) Serving() *Chosen { return c.serving.Load() }
 // endpoints, which would accumulate without scrapes or requests.
 const countPause = 10 * time.Minute
 
-// Run chooses again at each request until ctx ends.
+// Run chooses again at each request until ctx is done.
 func (c *Switch) Run(ctx context.Context) error {
 	count := time.NewTicker(countPause)
 	defer count.Stop()
@@ -127,7 +127,7 @@ func (c *Switch) again(ctx context.Context) {
 			return
 		case ctx.Err() != nil:
 			return
-		case err != nil: // strict_mode prevents a start in another mode, but does not end a mode that serves
+		case err != nil: // strict_mode prevents a start in another mode, but does not stop a mode that serves
 			c.o.Events.Record(events.Event{
 				Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode stays in use, because the wanted mode is not usable here", use.Name), Cause: err.Error(),
 			})
@@ -146,8 +146,8 @@ func (c *Switch) again(ctx context.Context) {
 	}
 }
 
-// moveTime is the maximum time for the next mode to apply everything before it is abandoned. A
-// first load of tens of thousands of services takes several seconds.
+// moveTime is how long the next mode may take to apply everything before it is abandoned. A first
+// load of tens of thousands of services takes several seconds.
 const moveTime = 2 * time.Minute
 
 // failLooks is the number of consecutive failed checks after which the next mode is abandoned.
@@ -221,7 +221,7 @@ func (c *Switch) await(ctx context.Context, moved <-chan struct{}) error {
 	}
 }
 
-// back returns to the mode in use, because traffic could not move to the next mode.
+// back keeps the mode in use, because traffic could not move to the next mode.
 func (c *Switch) back(ctx context.Context, use, next *Chosen, why error) {
 	if ctx.Err() == nil {
 		c.o.Events.Record(events.Event{
@@ -236,7 +236,7 @@ func (c *Switch) back(ctx context.Context, use, next *Chosen, why error) {
 	c.unused = append(c.unused, next) // the engine may still use this mode
 }
 
-// closeTime is the maximum time to close a dataplane that does not serve.
+// closeTime limits how long closing a dataplane that does not serve may take.
 const closeTime = 20 * time.Second
 
 // drop closes the dataplane of a mode that will not serve.
@@ -250,7 +250,7 @@ func (c *Switch) drop(next *Chosen) {
 }
 
 // Close closes all dataplanes except the dataplane in use. It must be called after the engine has
-// ended.
+// stopped.
 func (c *Switch) Close() {
 	for _, r := range c.retiring {
 		r.cut()
@@ -263,9 +263,9 @@ func (c *Switch) Close() {
 	}
 }
 
-// Follow calls tell for each connection that starts or ends in the mode that serves, or that ends
-// in a retired mode. It calls lost if connections may have been missed, for example when another
-// mode takes over. It returns nil when ctx ends.
+// Follow calls the function tell for each connection that starts or ends in the mode that serves,
+// or that ends in a retired mode. It calls the function lost if connections may have been missed,
+// for example when another mode takes over. It returns nil when ctx is done.
 func (c *Switch) Follow(ctx context.Context, tell func(began bool, n *dataplane.Connection), lost func(ends uint64)) error {
 	var mu sync.Mutex // serializes the calls
 	var following sync.WaitGroup

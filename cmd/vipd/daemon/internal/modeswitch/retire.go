@@ -22,13 +22,13 @@ type retirement struct {
 	needs dataplane.Needs
 	cut   context.CancelFunc
 	// yielded is closed when the mode has released everything that the next dataplane of its kind
-	// needs, although it still drains. done is closed when the mode has ended.
+	// needs, although it still drains. done is closed when the mode has finished draining.
 	yielded, done chan struct{}
-	// resumed reports whether the mode must serve again. If so, its kernel state is kept for the
-	// next dataplane of its kind.
+	// resumed is set if the mode must serve again. Its kernel state is then kept for the next
+	// dataplane of its kind.
 	resumed atomic.Bool
-	drains  bool // reports whether its connections may finish
-	kept    bool // reports whether its state in the kernel was kept; valid once it has ended
+	drains  bool // set if its connections may finish
+	kept    bool // set if its kernel state was kept; valid after done is closed
 }
 
 // retire closes a mode after traffic has moved to another mode. Its connections may continue for
@@ -41,7 +41,7 @@ func (c *Switch) retire(old *Chosen) {
 	r := &retirement{Mode: old.Mode, needs: traits.Needs, drains: traits.Drains, cut: cut, yielded: make(chan struct{}), done: make(chan struct{})}
 	c.retiring = append(slices.DeleteFunc(c.retiring, (*retirement).isDone), r)
 	began := time.Now()
-	go func() { // endRetiring and close wait for it
+	go func() { // endRetiring and close wait for this goroutine
 		defer cut()
 		yielding, end := context.WithTimeout(ctx, c.DrainTime())
 		var failed error
@@ -51,7 +51,7 @@ func (c *Switch) retire(old *Chosen) {
 		end()
 		close(r.yielded)
 		r.kept = r.resumed.Load()
-		closing, end := context.WithTimeout(ctx, c.DrainTime()) // the time of yielding does not count
+		closing, end := context.WithTimeout(ctx, c.DrainTime()) // the wait for yielding does not count
 		failed = errors.Join(failed, old.Dataplane.Close(closing, r.kept))
 		end()
 		c.o.Counters.End(old.Dataplane, r.kept)
@@ -64,8 +64,8 @@ func (c *Switch) retire(old *Chosen) {
 		close(r.done)
 		close(old.ended)
 		c.ended.Send()
-		c.o.Engine.Resync() // the mode in use examines the connections that conntrack keeps from this mode
-		if failed != nil {  // RemoveLeftovers has skipped this mode while it retired
+		c.o.Engine.Resync() // the mode in use examines the connections from this mode that conntrack keeps
+		if failed != nil {  // RemoveLeftovers skipped this mode while it was retiring
 			c.left.Send()
 		}
 	}()
@@ -82,7 +82,7 @@ func (r *retirement) isDone() bool {
 
 // Connections calls visit for each connection that q selects, in the mode in use and in modes that
 // drain. A kernel mode may also list connections that another mode terminates in this process. Each
-// connection is visited only once, as the mode that serves it describes it.
+// connection is visited only once, with the values from the mode that serves it.
 func (c *Switch) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	serving := c.Serving().Dataplane
 	draining := slices.DeleteFunc(c.o.Counters.Dataplanes(), func(dp dataplane.Dataplane) bool { return dp == serving })
@@ -102,7 +102,7 @@ func (c *Switch) Connections(ctx context.Context, q dataplane.ConnectionQuery, v
 		return nil
 	}
 	for _, dp := range draining {
-		_ = list(ctx, dp, q, once) // a mode whose list fails has just ended
+		_ = list(ctx, dp, q, once) // a mode whose list fails has just closed
 	}
 	return list(ctx, serving, q, once)
 }

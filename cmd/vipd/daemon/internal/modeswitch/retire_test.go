@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane"
 )
 
-// leaving is a dataplane that yields for the maximum time, and records the time that is left for
-// its drain.
+// leaving is a dataplane that takes as long as it may to yield, and records how long its drain may
+// then last.
 type leaving struct {
 	refusing
 	yielded time.Duration
@@ -35,8 +35,8 @@ func (l *leaving) Close(ctx context.Context, _ bool) error {
 	return nil
 }
 
-// TestDrainsBeginAfterYielding yields for the maximum time. Connections that arrive during this
-// time must have the full drain time.
+// TestDrainsBeginAfterYielding retires a dataplane that takes as long as it may to yield.
+// Connections that arrive during this time must have the full drain time.
 func TestDrainsBeginAfterYielding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const drain = time.Minute
@@ -48,7 +48,7 @@ func TestDrainsBeginAfterYielding(t *testing.T) {
 		o := Options{Choice: Choice{Events: events.New(events.Options{})}, Engine: engine, Counters: &traffic.Counters{}}
 		New(o, use).retire(use)
 		if got := <-old.drains; old.yielded != drain || got != drain {
-			t.Errorf("time of yielding = %s, time of the drain = %s, want %s for each", old.yielded, got, drain)
+			t.Errorf("yielding took %s, draining took %s, want %s for each", old.yielded, got, drain)
 		}
 		<-use.ended
 	})

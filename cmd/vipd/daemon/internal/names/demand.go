@@ -10,9 +10,8 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// use describes how one service uses a lookup.
 type use struct {
-	interval time.Duration // the maximum time between two lookups; 0 means that only the answer determines it
+	interval time.Duration // the maximum time between two lookups; if 0, only the answer determines it
 	foreign  bool          // the service is from etcd
 }
 
@@ -128,7 +127,7 @@ func (n *Names) repeatEvery(l *lookup, interval time.Duration) {
 	}
 }
 
-// retry starts refused lookups that the limit now permits.
+// retry starts lookups that were refused before and that the limit now permits.
 func (n *Names) retry(in *balancer.Inputs) {
 	if len(n.refused) == 0 || n.foreign >= n.o.MaxEtcd() {
 		return
@@ -138,8 +137,8 @@ func (n *Names) retry(in *balancer.Inputs) {
 	}
 }
 
-// replacedMembers returns the known endpoints of the lookups that a new lookup replaces. These are
-// lookups of the same name for other families, or another kind of discovery.
+// replacedMembers returns the known endpoints of the lookups that a new lookup replaces: lookups of
+// the same name for another address family, or with another kind of discovery.
 func (n *Names) replacedMembers(id balancer.LookupID) []balancer.LookupRecord {
 	var members []balancer.LookupRecord
 	for other, r := range n.resolved.While(balancer.LookupID{Service: id.Service}, func(other balancer.LookupID) bool { return other.Service == id.Service }) {

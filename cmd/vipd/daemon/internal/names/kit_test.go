@@ -20,7 +20,7 @@ import (
 // TestMain checks that no goroutine outlives the tests.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// node is a Names with services, and with DNS servers that give every name the same answer.
+// node is a Names with services, and with DNS servers that return the same answer for every name.
 type node struct {
 	*names.Names
 	in    balancer.Inputs
@@ -31,7 +31,7 @@ type node struct {
 
 	mu      sync.Mutex
 	next    resolve.Answer
-	asked   map[string][]time.Duration // the times of the questions for each name, since the start
+	asked   map[string][]time.Duration // when each name was queried, since the start
 	changes int
 	start   time.Time
 }
@@ -79,7 +79,7 @@ func (n *node) answer(ctx context.Context, l balancer.Lookup, last []balancer.Lo
 	return a
 }
 
-// answers sets the answer of the DNS servers to every later question.
+// answers sets the answer of the DNS servers to all later queries.
 func (n *node) answers(failure string, ttl time.Duration, addresses ...string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -97,7 +97,7 @@ func (n *node) times(name string) string {
 	return fmt.Sprint(n.asked[name])
 }
 
-// service adds a service whose endpoint has the DNS name host. It returns the service.
+// service adds a service whose endpoint has the DNS name host.
 func (n *node) service(name balancer.Name, host string, vips ...string) *balancer.Service {
 	s := &balancer.Service{Name: name, Ports: []balancer.Port{{Port: 80, TargetPort: 8080}}}
 	if host != "" {
@@ -110,13 +110,13 @@ func (n *node) service(name balancer.Name, host string, vips ...string) *balance
 	return s
 }
 
-// discovers adds a service that discovers its endpoints by SRV records.
+// discovers adds a service that discovers its endpoints through SRV records.
 func (n *node) discovers(name balancer.Name, dns string, interval time.Duration, vips ...string) {
 	n.service(name, "", vips...).Discover = &balancer.Discover{DNS: dns, Interval: interval}
 }
 
-// found returns the addresses and failures of all lookups of a service. Former addresses are in
-// parentheses.
+// found returns the addresses and failures of all lookups of a service. Addresses that are only
+// kept until new addresses pass checks are in parentheses.
 func (n *node) found(name balancer.Name, complete bool) string {
 	var words []string
 	n.in.Resolved = n.Resolved(&n.in, complete)

@@ -9,7 +9,6 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// lookup is a lookup that at least one service uses.
 type lookup struct {
 	balancer.Lookup
 	again wake.Signal // sent when the interval has changed
@@ -20,17 +19,16 @@ type lookup struct {
 	own   int
 
 	// Names.mu guards the fields below.
-	interval time.Duration // the shortest interval of the users
+	interval time.Duration // the shortest interval of all users
 	answer   *balancer.Resolution
-	stop     context.CancelFunc // nil until it runs
+	stop     context.CancelFunc // nil until the lookup starts
 }
 
-// shortest returns the shortest interval of the users.
 func (l *lookup) shortest() (shortest time.Duration) {
 	for _, u := range l.users {
 		if u.interval != 0 && (shortest == 0 || u.interval < shortest) {
 			if shortest = u.interval; shortest == l.interval {
-				break // no user has a shorter one
+				break // no user can have a shorter interval
 			}
 		}
 	}
@@ -40,15 +38,15 @@ func (l *lookup) shortest() (shortest time.Duration) {
 // maxSimultaneous limits simultaneous lookups, because each may need several sockets.
 const maxSimultaneous = 64
 
-// These are the limits of the time between two lookups. After failures, the time doubles from the
-// minimum up to failedPause.
+// These are the minimum and maximum pauses between two lookups. After failures, the pause doubles
+// from the minimum up to failedPause.
 const (
 	minPause    = time.Second
 	maxPause    = time.Hour
 	failedPause = 30 * time.Second
 )
 
-// Run repeats the lookups until ctx ends.
+// Run repeats the lookups until ctx is done.
 func (n *Names) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -69,7 +67,7 @@ func (n *Names) Run(ctx context.Context) error {
 	}
 }
 
-// repeat repeats one lookup until ctx ends.
+// repeat repeats one lookup until ctx is done.
 func (n *Names) repeat(ctx context.Context, l *lookup) {
 	retry := minPause
 	for {
@@ -102,8 +100,8 @@ func (n *Names) repeat(ctx context.Context, l *lookup) {
 	}
 }
 
-// answer stores an answer, and returns the maximum time until the next lookup. An equal answer
-// changes nothing.
+// answer stores an answer, and returns the maximum time until the next lookup. An answer that
+// equals the last answer changes nothing.
 func (n *Names) answer(l *lookup, a *balancer.Resolution) time.Duration {
 	n.mu.Lock()
 	changed := !a.Equal(l.answer)

@@ -37,7 +37,7 @@ func TestSchedule(t *testing.T) {
 		n.discovers("b", "interval", 10*time.Second, "10.96.0.2")
 		n.found("a", true)
 		time.Sleep(41 * time.Second)
-		state("192.0.2.1", 2) // an equal answer changes nothing
+		state("192.0.2.1", 2) // an unchanged answer has no effect
 		asked("ttl", "[0s 20s 40s]")
 		asked("interval", "[0s 10s 20s 30s 40s]")
 
@@ -47,7 +47,7 @@ func TestSchedule(t *testing.T) {
 		asked("ttl", "[1m0s 1m1s 1m3s 1m7s 1m15s 1m31s 2m1s]")
 		n.times("interval")
 
-		n.answers("", 0, "192.0.2.2") // a TTL of 0 counts as a second
+		n.answers("", 0, "192.0.2.2") // a TTL of 0 counts as one second
 		time.Sleep(21 * time.Second)
 		state("192.0.2.2", 6)
 		asked("ttl", "[2m31s 2m32s]")
@@ -73,7 +73,7 @@ func TestSchedule(t *testing.T) {
 }
 
 // TestAddedAgain removes a lookup and adds it again at the same moment. The new lookup must be made
-// at once.
+// immediately.
 func TestAddedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, t.TempDir())
@@ -86,7 +86,7 @@ func TestAddedAgain(t *testing.T) {
 			n.found("db", true)
 			synctest.Wait()
 			if got, want := n.found("db", true), "192.0.2.1"; got != want {
-				t.Errorf("endpoints of the lookup that was added again = %q, want %q", got, want)
+				t.Errorf("lookup that was added again: endpoints = %q, want %q", got, want)
 			}
 		}
 	})
@@ -105,13 +105,13 @@ func TestManyNames(t *testing.T) {
 			n.found("s0", true)
 			synctest.Wait()
 			if got, want := n.found("s1999", true), "192.0.2.1"; got != want {
-				t.Errorf("endpoints of the last service = %q, want %q", got, want)
+				t.Errorf("last service: endpoints = %q, want %q", got, want)
 			}
 			n.in = balancer.Inputs{}
 			n.found("s0", true)
 			synctest.Wait()
 			if got := n.in.Resolved.Len(); got != 0 {
-				t.Errorf("answers after the end = %d, want 0", got)
+				t.Errorf("after all names were removed: answers = %d, want 0", got)
 			}
 		}
 	})
@@ -141,6 +141,6 @@ func TestOneOfManyChanges(t *testing.T) {
 	few, many := allocations(100), allocations(10_000)
 	t.Logf("%.0f allocations with 100 services, %.0f with 10,000", few, many)
 	if many > 3*few {
-		t.Errorf("allocations of a change with 10,000 services = %.0f, want at most three times the %.0f with 100", many, few)
+		t.Errorf("one change with 10,000 services: allocations = %.0f, want at most three times the %.0f with 100", many, few)
 	}
 }

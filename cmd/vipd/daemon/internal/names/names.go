@@ -23,10 +23,10 @@ type Names struct {
 	services  snap.Map[balancer.Name, *balancer.Service]
 	endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
 	resolved  snap.Map[balancer.LookupID, *balancer.Resolution]
-	held      map[balancer.LookupID]bool // lookups with former members
+	held      map[balancer.LookupID]bool // lookups with old addresses that are still served
 	refused   map[balancer.LookupID]use  // lookups beyond the limit
 	foreign   int                        // number of lookups that only services from etcd use
-	complete  bool                       // reports whether the store was ever readable
+	complete  bool                       // set once the store was readable
 
 	mu       sync.Mutex // guards the fields below
 	lookups  map[balancer.Lookup]*lookup
@@ -36,11 +36,12 @@ type Names struct {
 
 // Options configures Names.
 type Options struct {
-	// StateDir stores the answers for the next run.
+	// StateDir stores the answers, which the next run reads.
 	StateDir *statedir.Dir
 	// Answer performs a lookup (see [resolve.Client.Answer]).
 	Answer func(ctx context.Context, l balancer.Lookup, last []balancer.LookupRecord) resolve.Answer
-	// MaxEtcd returns the maximum number of lookups that only services from etcd request.
+	// MaxEtcd returns the maximum number of lookups for services from etcd. Lookups that a service
+	// from a file shares do not count.
 	MaxEtcd func() int
 	// Kick makes the model call Resolved again. It must not block.
 	Kick func()
@@ -49,7 +50,8 @@ type Options struct {
 	Uncheckable func(balancer.Target) bool
 }
 
-// New reads the answers of an earlier run. Lookups start after Resolved and Run are called.
+// New reads the answers that the previous run saved. Lookups start after Resolved and Run are
+// called.
 func New(o Options) *Names {
 	n := &Names{
 		o: o, file: o.StateDir.File("names.json", "a restart will lose the addresses of endpoints with a host name", statedir.Large),
@@ -67,8 +69,8 @@ func New(o Options) *Names {
 
 // Resolved starts the lookups for the services in the inputs, stops all other lookups, and returns
 // the current answers. Its cost depends on the changes. The verdicts in the inputs are older than
-// these answers. If complete is false, services of an earlier run may still be missing from the
-// inputs, so their answers are kept.
+// these answers. If complete is false, services that the previous run knew may still be missing
+// from the inputs, so their answers are kept.
 func (n *Names) Resolved(in *balancer.Inputs, complete bool) snap.Map[balancer.LookupID, *balancer.Resolution] {
 	before := n.resolved
 	old := balancer.Inputs{Services: n.services, Endpoints: n.endpoints}
@@ -109,8 +111,8 @@ func changedServices(before, after *balancer.Inputs) map[balancer.Name]bool {
 	return changed
 }
 
-// Checked returns the answers after the checks of the endpoints from Resolved have new verdicts,
-// which the inputs contain. It removes former records that new records have replaced.
+// Checked returns the answers after the endpoints from Resolved have been checked. The inputs
+// contain the new verdicts. Checked removes records that new records have replaced.
 func (n *Names) Checked(in *balancer.Inputs) snap.Map[balancer.LookupID, *balancer.Resolution] {
 	before := n.resolved
 	for id := range n.held {
@@ -121,8 +123,8 @@ func (n *Names) Checked(in *balancer.Inputs) snap.Map[balancer.LookupID, *balanc
 	return n.kept(before)
 }
 
-// Awaits reports whether a lookup of the services in this node's own files has neither endpoints
-// nor a first answer. Its cost depends on the number of lookups.
+// Awaits reports whether a lookup for a service in this node's own files has neither endpoints nor
+// a first answer. Its cost depends on the number of lookups.
 func (n *Names) Awaits() bool {
 	for id, r := range n.resolved.All() {
 		if l := n.lookups[id.Lookup]; l != nil && l.own > 0 && len(r.Records)+len(r.Former) == 0 && r.Failure == "" {
@@ -132,7 +134,7 @@ func (n *Names) Awaits() bool {
 	return false
 }
 
-// update publishes the answer of a lookup for one service.
+// update publishes a lookup's answer for one service.
 func (n *Names) update(name balancer.Name, l *lookup, in *balancer.Inputs, uncheckable func(balancer.Target) bool) {
 	id := balancer.LookupID{Service: name, Lookup: l.Lookup}
 	n.mu.Lock()

@@ -10,11 +10,11 @@ import (
 	"vipd/balancer"
 )
 
-// both holds VIPs of both address families.
+// both holds an IPv4 VIP and an IPv6 VIP.
 var both = []string{"10.96.0.10", "fd00::10"}
 
-// TestChangedDefinition changes the VIPs of a service, then the name of its SRV records, while DNS
-// fails. Endpoints must stay if a VIP has their address family, even after a restart.
+// TestChangedDefinition changes the VIPs of a service, and then the name of its SRV records, while
+// DNS fails. Endpoints must stay if a VIP has their address family, even after a restart.
 func TestChangedDefinition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := t.TempDir()
@@ -53,20 +53,20 @@ func TestChangedDefinition(t *testing.T) {
 		n.answers("SERVFAIL", 0)
 		n.discovers("other", "d.example.org", time.Hour, "10.96.0.11")
 		if got := n.found("other", true); got != "" {
-			t.Errorf("endpoints of another service at its start = %s, want none", got)
+			t.Errorf("new service while DNS fails: endpoints = %s, want none", got)
 		}
 		n.answers("", time.Hour, "192.0.2.2")
 		n.discovers("db", "e.example.org", time.Hour, both...)
 		n.found("db", true)
 		synctest.Wait()
 		if got, want := n.found("db", true), "192.0.2.2"; got != want {
-			t.Errorf("endpoints after a good answer = %q, want %q", got, want)
+			t.Errorf("after a valid answer: endpoints = %q, want %q", got, want)
 		}
 	})
 }
 
-// TestStoreIsReadLate starts twice while DNS fails, with a store that is incomplete at first. The
-// answers of the missing service must be kept until the store is readable.
+// TestStoreIsReadLate starts twice while DNS fails, and the store at first lacks a service. The
+// answers for that service must be kept until the store is readable.
 func TestStoreIsReadLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := t.TempDir()
@@ -93,7 +93,7 @@ func TestStoreIsReadLate(t *testing.T) {
 		n.found("db", true)
 		synctest.Wait()
 		if got, want := n.found("db", true), "192.0.2.1 ! SERVFAIL"; got != want {
-			t.Errorf("endpoints of the service that was read late = %q, want %q", got, want)
+			t.Errorf("service that was read late: endpoints = %q, want %q", got, want)
 		}
 		n.in.Services = n.in.Services.Delete("db")
 		n.found("db", true)
@@ -104,13 +104,13 @@ func TestStoreIsReadLate(t *testing.T) {
 		defer n.end()
 		n.discovers("db", "a.example.org", time.Hour, both...)
 		if got := n.found("db", false); strings.Contains(got, "192.0.2.1") {
-			t.Errorf("endpoints of a removed service = %s, want none", got)
+			t.Errorf("removed service: endpoints = %s, want none", got)
 		}
 	})
 }
 
-// TestFormerEndpoints replaces all addresses of a name. The former address must stay until a check
-// of a new address passes, even after a restart, but no longer.
+// TestFormerEndpoints replaces all addresses of a name. The old address must stay in use until a
+// check of a new address passes, even after a restart, but no longer.
 func TestFormerEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := t.TempDir()
@@ -144,7 +144,7 @@ func TestFormerEndpoints(t *testing.T) {
 		define()
 		n.in.Health = health
 		n.found("db", true)
-		shows("192.0.2.4 (192.0.2.1)") // the previous answer is forgotten, because its address passed no check
+		shows("192.0.2.4 (192.0.2.1)") // the previous answer is dropped, because its address passed no check
 		n.answers("", time.Second, "192.0.2.1", "192.0.2.5")
 		time.Sleep(time.Second)
 		shows("192.0.2.1 192.0.2.5")
@@ -199,7 +199,7 @@ func TestEtcdLimit(t *testing.T) {
 		shows("d", refused) // service "e" uses the same name as "b"
 		n.in.Services = n.in.Services.Delete("file")
 		n.in.Services = n.in.Services.Delete("e")
-		shows("d", refused) // the name "shared" now counts, because no file uses it
+		shows("d", refused) // the name "shared" now counts, because a file no longer uses it
 		n.in.Services = n.in.Services.Delete("c")
 		shows("d", "192.0.2.1")
 		inEtcd("f", "f")
@@ -209,8 +209,8 @@ func TestEtcdLimit(t *testing.T) {
 	})
 }
 
-// TestAwaitsOwnNames requests a lookup that never ends. Only services in the node's own files may
-// make the node wait for it.
+// TestAwaitsOwnNames requests a lookup that never completes. Only services in the node's own files
+// may make the node wait for it.
 func TestAwaitsOwnNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, t.TempDir())
@@ -224,7 +224,7 @@ func TestAwaitsOwnNames(t *testing.T) {
 			n.found("web", true)
 			synctest.Wait()
 			if got := n.Awaits(); got != want {
-				t.Errorf("with the key %q: Awaits() = %t, want %t", key, got, want)
+				t.Errorf("key %q: Awaits() = %t, want %t", key, got, want)
 			}
 		}
 	})

@@ -20,13 +20,13 @@ import (
 	"vipd/dataplane"
 )
 
-// Detector ejects endpoints to which connections fail. Its methods are safe for concurrent use.
+// Detector ejects an endpoint when connections to it fail. Its methods are safe for concurrent use.
 type Detector struct {
 	o    Options
 	wake wake.Signal // sent to Run when another dataplane may have to be watched
-	some atomic.Bool // reports whether an endpoint is ejected, so results of checks matter
+	some atomic.Bool // set while an endpoint is ejected, because only then do the results of checks matter
 
-	mu        sync.Mutex // guards the fields below; never held during a call that blocks
+	mu        sync.Mutex // guards the fields below; never held while a call may block
 	ejections *health.Ejections
 	services  snap.Map[balancer.Name, *balancer.Service]
 	rooms     *balancer.EjectionBudget
@@ -45,14 +45,14 @@ type Options struct {
 	Hint func(balancer.Target)
 	// Kick makes the model call Ejected again. It must not block.
 	Kick func()
-	// Unanswered receives each connection that an endpoint did not answer. If the kernel connects,
-	// client is set; otherwise err is the error of the dial. It must not block.
+	// Unanswered receives each connection that an endpoint did not answer. If the kernel made the
+	// connection, client is set. Otherwise, err is the error of the dial. It must not block.
 	Unanswered func(t balancer.Target, client netip.Addr, err error)
-	// Ejects receives the service of each ejection that starts. It must not block.
+	// Ejects receives the service of each endpoint that is ejected. It must not block.
 	Ejects func(balancer.Name)
 }
 
-// New returns a Detector without results.
+// New returns a Detector that has no results yet.
 func New(o Options) *Detector {
 	if o.Rules == (health.EjectionRules{}) {
 		o.Rules = health.DefaultEjectionRules()
@@ -63,8 +63,8 @@ func New(o Options) *Detector {
 	}
 }
 
-// Listen subscribes to the results of the dataplane's dials, if it dials. The dataplane must not
-// have started.
+// Listen subscribes to the results of the dataplane's dials, if it dials. It must be called before
+// the dataplane starts.
 func (p *Detector) Listen(dp dataplane.Dataplane) {
 	if d, dials := dataplane.As[dataplane.ReportsDials](dp); dials {
 		d.ReportDials(p.dialed)
@@ -93,8 +93,8 @@ func (p *Detector) dialed(t balancer.Target, err error) {
 	}
 }
 
-// Process handles the result of a check. The result counts for an ejection if the check probed the
-// endpoint's own port. After rise successful checks, the ejection ends.
+// Process handles the result of a check. The result counts only if the check probed the endpoint's
+// own port. After rise successful checks, an ejected endpoint is used again.
 func (p *Detector) Process(t balancer.Target, at netip.AddrPort, rise int, res health.Result) {
 	if !p.some.Load() || at != netip.AddrPortFrom(t.Addr, t.Port) {
 		return
@@ -107,7 +107,7 @@ func (p *Detector) Process(t balancer.Target, at netip.AddrPort, rise int, res h
 	}
 }
 
-// Ejected accepts the next inputs, and returns the ejected endpoints among them.
+// Ejected receives new inputs, and returns the ejected endpoints among them.
 func (p *Detector) Ejected(in *balancer.Inputs, env *balancer.Env, carrier dataplane.Dataplane) snap.Map[balancer.Target, balancer.Ejection] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,13 +129,13 @@ func (p *Detector) Ejected(in *balancer.Inputs, env *balancer.Env, carrier datap
 	return p.ejections.Ejected()
 }
 
-// roomLocked returns how many more endpoints may be ejected among those that share connections with
-// t, according to the last inputs.
+// roomLocked returns how many more endpoints may be ejected in the group that shares connections
+// with t, according to the last inputs.
 func (p *Detector) roomLocked(t balancer.Target) int {
 	return p.rooms.Remaining(t, p.ejections.Ejected())
 }
 
-// changedLocked counts and records the start of an ejection, or records its end.
+// changedLocked counts and records the start of an ejection, or records that the ejection ended.
 func (p *Detector) changedLocked(x health.EjectionChange) {
 	p.some.Store(p.ejections.Ejected().Len() > 0)
 	if x.End == "" {
@@ -166,13 +166,12 @@ func (p *Detector) Next() time.Time {
 	return p.ejections.Next()
 }
 
-// looking configures the watch of the kernel's connections.
 type looking struct {
 	in       dataplane.WatchesUnanswered // the dataplane to watch, or nil
 	refusals bool                        // also watch refused connections
 }
 
-// Run watches the kernel's connections until ctx ends.
+// Run watches the kernel's connections until ctx is done.
 func (p *Detector) Run(ctx context.Context) error {
 	var now looking
 	var running sync.WaitGroup
@@ -222,8 +221,8 @@ const (
 	longestPause = time.Minute
 )
 
-// keepLooking watches until ctx ends, and retries after failures. Consecutive failures are logged
-// once. A failure after a long success is logged again.
+// keepLooking watches until ctx is done, and retries after failures. Consecutive failures are
+// logged once. A failure after a long success is logged again.
 func (p *Detector) keepLooking(ctx context.Context, how looking) {
 	pause, logged := lookPause, false
 	for {
@@ -249,7 +248,6 @@ func (p *Detector) keepLooking(ctx context.Context, how looking) {
 	}
 }
 
-// causeOf describes why a connect failed.
 func causeOf(err error) string {
 	var errno syscall.Errno
 	switch {

@@ -17,7 +17,8 @@ import (
 	"vipd/test/fake"
 )
 
-// passiveOf returns a Detector that ejects at the first failure, and inputs with the service s.
+// passiveOf returns a Detector that ejects after one failure, and inputs that contain the service
+// s.
 func passiveOf(s *balancer.Service) (*Detector, *balancer.Inputs) {
 	p := New(Options{
 		Rules:  health.EjectionRules{Failures: 1, Base: time.Hour, Max: time.Hour, Forgive: time.Hour},
@@ -30,7 +31,7 @@ func passiveOf(s *balancer.Service) (*Detector, *balancer.Inputs) {
 	return p, &in
 }
 
-// large returns a service of two ports with n endpoints, and the targets of its first port.
+// large returns a service with two ports with n endpoints, and the targets of its first port.
 func large(n int) (*balancer.Service, []balancer.Target) {
 	s := &balancer.Service{Name: "web", Ports: []balancer.Port{{Name: "a", Port: 80, TargetPort: 80}, {Name: "b", Port: 443, TargetPort: 443}}}
 	var targets []balancer.Target
@@ -43,8 +44,8 @@ func large(n int) (*balancer.Service, []balancer.Target) {
 }
 
 // TestFailedDialsAreCheap ejects half of a thousand endpoints. Another failed dial must cost no
-// more than in a service of ten endpoints. The next inputs must cost a single pass over the
-// endpoints, regardless of the number of ejections.
+// more than in a service with ten endpoints. Compiling the next inputs must need a single pass over
+// the endpoints, regardless of the number of ejections.
 func TestFailedDialsAreCheap(t *testing.T) {
 	s, targets := large(1000)
 	p, in := passiveOf(s)
@@ -56,10 +57,10 @@ func TestFailedDialsAreCheap(t *testing.T) {
 	}
 	next := 0
 	if n := testing.AllocsPerRun(200, func() { p.dialed(targets[len(targets)-1-next%400], syscall.ECONNREFUSED); next++ }); n > 8 {
-		t.Errorf("allocations of a failed dial = %v, want at most 8", n)
+		t.Errorf("failed dial: allocations = %v, want at most 8", n)
 	}
 	if n := testing.AllocsPerRun(5, func() { p.Ejected(in, &balancer.Env{}, nil) }); n > 6*float64(len(targets)) {
-		t.Errorf("allocations of the next compilation = %v for %d endpoints, want at most 6 each", n, len(targets))
+		t.Errorf("next compilation: allocations = %v for %d endpoints, want at most 6 each", n, len(targets))
 	}
 }
 
@@ -85,11 +86,11 @@ func BenchmarkEjectedOfThousand(b *testing.B) {
 	}
 }
 
-// moody is a dataplane whose first attempts to watch the kernel fail. The next attempt succeeds.
+// moody is a dataplane whose first attempts to watch the kernel fail. A later attempt succeeds.
 type moody struct {
 	*fake.Dataplane
 	fails int
-	at    []time.Time // times of the attempts
+	at    []time.Time // when the attempts were made
 }
 
 func (m *moody) WatchUnanswered(ctx context.Context, _ bool, _ func(dataplane.FailedConnect)) error {

@@ -7,6 +7,6 @@
 //	GET /live?of=...         the same content at intervals, as Server-Sent Events
 //
 // Pages are complete without scripts. A script updates their content. All readers share the
-// content, which is generated every two seconds, or less often if this would need more than a
-// twentieth of a CPU. The package does not change any state.
+// content, which is generated every two seconds, or less often if that used more than a twentieth
+// of a CPU. The package does not change any state.
 package page

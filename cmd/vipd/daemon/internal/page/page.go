@@ -5,7 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	_ "embed" // for the files below
+	_ "embed" // for the embedded files below
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -61,7 +61,7 @@ type Page struct {
 	window rates.Window
 	status api.Status
 	at     time.Time                // when window and status were read
-	until  time.Time                // when they expire
+	until  time.Time                // when window and status expire
 	made   map[balancer.Name][]byte // content for followers by service; "" means the node
 
 	asking sync.Mutex // held instead of mu while etcd is read, so other pages do not wait for etcd
@@ -72,7 +72,7 @@ type Page struct {
 type nodes struct {
 	all   []fleet.Node
 	err   error
-	until time.Time // time when the result expires
+	until time.Time // when the result expires
 }
 
 const (
@@ -87,7 +87,7 @@ const (
 	fleetTime = 700 * time.Millisecond
 )
 
-// New returns a page whose content is generated at the first request.
+// New returns a page whose content is first generated when it is requested.
 func New(o Options) *Page {
 	hash := func(text string) string {
 		sum := sha256.Sum256([]byte(text))
@@ -117,8 +117,8 @@ func (p *Page) Register(mux *http.ServeMux) {
 
 // view is the input of the templates.
 type view struct {
-	Name          balancer.Name // name of the service; "" means the node, fleetPage the fleet
-	Fleet         bool          // this node belongs to a fleet
+	Name          balancer.Name // the service's name; "" means the node, and fleetPage the fleet
+	Fleet         bool          // set if this node belongs to a fleet
 	Nodes         []fleet.Node
 	Error         error          // the reason why Nodes is empty
 	Keys          []balancer.Key // of the service
@@ -185,7 +185,6 @@ func (p *Page) prepare(ctx context.Context, name balancer.Name) {
 	delete(p.made, fleetPage)
 }
 
-// show answers with a complete page.
 func (p *Page) show(w http.ResponseWriter, r *http.Request, name balancer.Name) {
 	p.prepare(r.Context(), name)
 	p.mu.Lock()
@@ -210,7 +209,7 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request, name balancer.Name) 
 	_, _ = w.Write(out.Bytes()) // fails only if the reader has disconnected
 }
 
-// message returns the content of a page as a Server-Sent Event, and the time of the content. All
+// message returns the content of a page as a Server-Sent Event, and when it was generated. All
 // followers share it. It returns nil if the page does not exist.
 func (p *Page) message(ctx context.Context, name balancer.Name) ([]byte, time.Time) {
 	p.prepare(ctx, name)
@@ -255,8 +254,8 @@ func (p *Page) follow(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// useClass returns the CSS class of a row's state. The state of a service is only bad if no port
-// has an endpoint in use.
+// useClass returns the CSS class of a row's state. A service's state is only bad if no port has an
+// endpoint in use.
 func useClass(r rates.Row) string {
 	switch {
 	case r.Endpoint == nil && r.Use.None(), r.Endpoint != nil && r.Endpoint.State == balancer.Down:
