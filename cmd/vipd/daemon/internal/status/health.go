@@ -16,7 +16,7 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// checkOf returns the result of a target's check, or nil if there is no result.
+// checkOf returns a target's check result, or nil if there is no result.
 func (v *View) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
 	if s.Health == nil {
 		return nil
@@ -54,7 +54,6 @@ func (v *View) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.St
 	return c
 }
 
-// ownCheckOf returns the result of this node's own check.
 func (v *View) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
 	state, h := &status.State, cmp.Or(status.Health, s.Health)
 	c := &api.Check{
@@ -111,8 +110,8 @@ func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 	return ""
 }
 
-// usedAt returns the endpoint of s at an address, if this node uses it, or nil. It caches the
-// endpoints of one service, because callers ask for all endpoints of a service in sequence.
+// usedAt returns the endpoint of s at the address a, or nil if this node does not use it. It caches
+// the endpoints of one service, because callers ask for all endpoints of a service in sequence.
 func (v *View) usedAt(s *balancer.Service, a netip.Addr) *balancer.Endpoint {
 	if v.usedOf != s {
 		v.usedOf, v.used = s, map[netip.Addr]*balancer.Endpoint{}
@@ -123,12 +122,12 @@ func (v *View) usedAt(s *balancer.Service, a netip.Addr) *balancer.Endpoint {
 	return v.used[a]
 }
 
-// ramp returns the percentage of a backend's weight during its slow start, or 0.
+// ramp returns the percentage of its weight that a backend has during its slow start, or 0.
 func (v *View) ramp(key balancer.Key, at netip.AddrPort) int {
 	return v.State.Inputs.Ramps.At(balancer.BackendKey{Frontend: key, Backend: at}).Percent()
 }
 
-// checkedOf returns the number of endpoints of a service with a check at one of their ports.
+// checkedOf returns how many of a service's endpoints have a check on one of their ports.
 func (v *View) checkedOf(s *balancer.Service, endpoints []*balancer.Endpoint) (n int) {
 	if s.Health == nil {
 		return 0
@@ -143,7 +142,7 @@ func (v *View) checkedOf(s *balancer.Service, endpoints []*balancer.Endpoint) (n
 	return n
 }
 
-// health summarizes the checks. endpoints is the number of checked endpoints.
+// health summarizes the checks. The argument endpoints is the number of checked endpoints.
 func (v *View) health(endpoints int) (n api.HealthCount) {
 	n.Endpoints = endpoints
 	n.Checked, n.Unable = v.State.Checked.Len(), v.State.Unable
@@ -172,12 +171,12 @@ func (v *View) health(endpoints int) (n api.HealthCount) {
 			}
 		}
 	}
-	n.Panic, n.Out = slices.Compact(n.Panic), slices.Compact(n.Out) // entries for the ports are merged into one for the service
+	n.Panic, n.Out = slices.Compact(n.Panic), slices.Compact(n.Out) // entries for ports are merged into one entry for the service
 	return n
 }
 
-// healthPerPort returns, for each port of a service, the number of checked endpoints that are not
-// down, and the number of all checked endpoints.
+// healthPerPort returns two counts for each port of a service: the checked endpoints that are not
+// down, and all checked endpoints.
 func (v *View) healthPerPort(s *balancer.Service) (ports api.Use) {
 	endpoints := balancer.EndpointsOf(s, &v.State.Inputs)
 	for i := range s.Ports {

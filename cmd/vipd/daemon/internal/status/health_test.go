@@ -10,8 +10,9 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// TestUncheckedOfMany explains why endpoints of a large service have no check. The explanation must
-// not scan all endpoints, because otherwise many registrations would delay scrapes and requests.
+// TestUncheckedOfMany requests the reason why endpoints of a large service have no check. Finding
+// the reason must not require a scan of all endpoints, because many registrations would then delay
+// scrapes and requests.
 func TestUncheckedOfMany(t *testing.T) {
 	s := &balancer.Service{
 		Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}, VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
@@ -37,11 +38,11 @@ func TestUncheckedOfMany(t *testing.T) {
 	} {
 		target := balancer.Target{Service: s.Name, Addr: netip.MustParseAddr(address), Port: 80}
 		if got := v.unchecked(s, target); !strings.Contains(got, want) {
-			t.Errorf("%s: text = %q, want %q in it", address, got, want)
+			t.Errorf("%s: text = %q, want a text that contains %q", address, got, want)
 		}
 	}
 	target := balancer.Target{Service: s.Name, Addr: netip.MustParseAddr("169.254.0.7"), Port: 80}
 	if n := testing.AllocsPerRun(10, func() { v.unchecked(s, target) }); n > 2 {
-		t.Errorf("allocations of the second report = %v, want at most 2", n)
+		t.Errorf("second report: allocations = %v, want at most 2", n)
 	}
 }

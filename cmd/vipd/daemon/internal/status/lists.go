@@ -12,7 +12,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/traffic"
 )
 
-// Services lists the services with their details, and the services that were never accepted.
+// Services lists the services with their details, and the services that have never been accepted.
 func (v *View) Services() []api.Service {
 	frontends := map[balancer.Name][]api.Frontend{}
 	for _, f := range v.Frontends() {
@@ -50,8 +50,8 @@ func (v *View) Services() []api.Service {
 	return all
 }
 
-// refused reports whether a service with these problems was never accepted, because its definition
-// has an error. Other problems may be about a removed service.
+// refused reports whether a service with these problems has never been accepted because its
+// definition has an error. A problem of another kind may concern a removed service.
 func (v *View) refused(name balancer.Name, problems []balancer.Problem) bool {
 	return name != "" && !v.State.Snapshot.Services.Has(name) && slices.ContainsFunc(problems, func(p balancer.Problem) bool {
 		return isError(p) && (p.Kind == "" || p.Kind == balancer.Refused || p.Kind == balancer.PortReserved)
@@ -60,8 +60,8 @@ func (v *View) refused(name balancer.Name, problems []balancer.Problem) bool {
 
 func isError(p balancer.Problem) bool { return p.Severity == balancer.SeverityError }
 
-// retained returns a problem for each service that stays in its last valid state because of an
-// error outside its definition.
+// retained returns a problem for each service that keeps its last valid state because of an error
+// outside its definition.
 func (v *View) retained() (all []balancer.Problem) {
 	reported := v.State.Reported()
 	for _, name := range v.State.Snapshot.Retained {
@@ -109,7 +109,7 @@ func (v *View) Endpoints() []api.Endpoint {
 // drain.
 func (v *View) EndpointsOf(s *balancer.Service) []api.Endpoint {
 	defined := balancer.EndpointsOf(s, &v.State.Inputs)
-	all := make([]api.Endpoint, 0, len(s.Ports)*len(defined)) // allocated at once because an api.Endpoint is large
+	all := make([]api.Endpoint, 0, len(s.Ports)*len(defined)) // allocated in one step, because an api.Endpoint is large
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		byAddress := make(map[netip.AddrPort]*api.Endpoint, len(defined))
@@ -148,8 +148,8 @@ func (v *View) EndpointsOf(s *balancer.Service) []api.Endpoint {
 	return all
 }
 
-// endOf returns the time at which the remaining connections of a backend are ended, or zero if they
-// are not ended or have already been ended.
+// endOf returns when a backend's remaining connections will be ended. It returns zero if they will
+// not be ended, or were already ended.
 func endOf(b balancer.Backend) time.Time {
 	if b.State == balancer.Down {
 		return time.Time{}
@@ -176,8 +176,8 @@ func (v *View) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpo
 	}
 }
 
-// frontendsOf returns the frontends of a service's port. It omits frontends that another service
-// holds.
+// frontendsOf returns the frontends of a service's port. It omits a frontend if another service
+// holds its key.
 func (v *View) frontendsOf(s *balancer.Service, p *balancer.Port) []*balancer.Frontend {
 	var all []*balancer.Frontend
 	for _, vip := range s.Addresses() {
@@ -266,8 +266,8 @@ func (v *View) Keys(name balancer.Name) (keys []balancer.Key) {
 	return keys
 }
 
-// Traffic lists the counts of each service. If detailed returns true for a service, the counts of
-// its endpoints are included.
+// Traffic lists the counts of each service. If detailed returns true for a service, its endpoints'
+// counts are included.
 func (v *View) Traffic(detailed func(balancer.Name) bool) api.Traffic {
 	t := api.Traffic{At: time.Now(), Node: v.State.Config.Node, Mode: string(v.Mode.Name), Services: []api.ServiceTraffic{}}
 	for name, s := range v.State.Snapshot.Services.All() {

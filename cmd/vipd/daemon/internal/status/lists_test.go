@@ -32,8 +32,8 @@ func TestRefusedServices(t *testing.T) {
 	}
 }
 
-// TestEndpointsOfRange lists an endpoint of a single port and a range, and an endpoint that only
-// drains. The entries of the range must have its target ports.
+// TestEndpointsOfRange lists an endpoint of a service that has a single port and a port range, and
+// an endpoint that only drains. The entries of the range must have its target ports.
 func TestEndpointsOfRange(t *testing.T) {
 	vip, a, drained := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("192.0.2.9"), netip.MustParseAddrPort("192.0.2.10:9000")
 	s := &balancer.Service{Name: "ftp", VIPs: []netip.Addr{vip}, Endpoints: []balancer.Endpoint{{Address: a, Weight: 1}}, Ports: []balancer.Port{
@@ -53,6 +53,6 @@ func TestEndpointsOfRange(t *testing.T) {
 		}
 	}
 	if len(all) != len(want) {
-		t.Errorf("%d endpoints, want %d", len(all), len(want))
+		t.Errorf("number of endpoints = %d, want %d", len(all), len(want))
 	}
 }

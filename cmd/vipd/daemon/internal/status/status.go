@@ -25,7 +25,7 @@ import (
 type Sources struct {
 	Version string
 	Started time.Time
-	// ConfigFile is the path of vipd.toml. Config is its content at the start.
+	// ConfigFile is the path of vipd.toml. Config is its content when vipd started.
 	ConfigFile string
 	Config     config.Config
 	Model      *model.Model
@@ -36,14 +36,14 @@ type Sources struct {
 	// Addresses returns the VIPs and their holders.
 	Addresses func() []host.Held
 	Fleet     Fleet
-	// HostProblems returns the problems of the host and of its other programs.
+	// HostProblems returns the problems of the host and of other programs on it.
 	HostProblems func() []balancer.Problem
-	// Ownership describes the owner's state, and returns the ages of other hosts' confirmations.
-	// text is "" if this host owns no VIPs.
+	// Ownership describes the state of vipd owner, and returns the ages of other hosts'
+	// confirmations. text is "" if this host owns no VIPs.
 	Ownership func() (text string, confirmed map[string]float64)
 }
 
-// Fleet provides the part of a status that depends on this node's fleet.
+// Fleet provides the part of the status that depends on the fleet.
 type Fleet interface {
 	// Problems returns the reasons why the fleet does not see this node while etcd is connected.
 	Problems(connected bool) []balancer.Problem
@@ -57,8 +57,8 @@ type View struct {
 	State *model.State
 	Mode  *modeswitch.Chosen
 	Sync  *dataplane.Status
-	// Watched reports whether the view is for a follower of changes. For followers, a check with
-	// the same result as before is not a change.
+	// Watched reports whether the view is for a client that follows changes. For such a client, a
+	// check with an unchanged result is not a change.
 	Watched bool
 
 	from *Sources
@@ -73,9 +73,9 @@ func (s *Sources) Look() *View {
 	return &View{State: s.Model.State(), Mode: s.Modes.Serving(), Sync: s.Engine.Status(), from: s}
 }
 
-// Counts returns the counts. It reads them at the first call, because this may cost more than
-// everything else. Before the first state is applied, it returns nil, because the counts of an
-// earlier process may still be missing.
+// Counts returns the counts. The first call reads them, which may cost more than everything else.
+// Before the first state is applied, Counts returns nil, because the counts of the previous process
+// may still be missing.
 func (v *View) Counts() map[traffic.Port]dataplane.FrontendCount {
 	if v.sums == nil && v.Sync.Ready {
 		v.sums = v.from.Counters.Counts()
@@ -83,7 +83,7 @@ func (v *View) Counts() map[traffic.Port]dataplane.FrontendCount {
 	return v.sums
 }
 
-// Active returns the number of a port's live connections to one backend.
+// Active returns the number of live connections from a port to one backend.
 func (v *View) Active(port traffic.Port, at netip.AddrPort) uint64 {
 	for _, b := range v.Counts()[port].Backends {
 		if b.Backend == at {
@@ -133,10 +133,10 @@ func Pending(s *store.Snapshot) (all []api.Pending) {
 	return all
 }
 
-// maxByHand is the maximum number of overrides that a status lists.
+// maxByHand is the maximum number of manual overrides that a status lists.
 const maxByHand = 10
 
-// ModeStatus returns the mode that serves, with the reason.
+// ModeStatus returns the mode that serves, and why it was chosen.
 func (v *View) ModeStatus() api.Mode {
 	return api.Mode{
 		InUse: string(v.Mode.Name), Wanted: string(v.State.Config.Mode), Reason: v.Mode.Reason, Fallback: v.Mode.Fallback,
@@ -144,7 +144,8 @@ func (v *View) ModeStatus() api.Mode {
 	}
 }
 
-// Ready reports whether the first complete state is applied, with the first answers of names.
+// Ready reports whether the first complete state is applied, and host names have their first DNS
+// answers.
 func (v *View) Ready() bool { return len(v.Unready()) == 0 }
 
 // Unready returns the reasons why the node is not ready.
@@ -231,8 +232,8 @@ func (v *View) place() string {
 	return text
 }
 
-// Problems returns all problems: of the configuration, the store, the services, the mode and the
-// host, and of frontends that can't be applied.
+// Problems returns all problems of the configuration, the store, the services, the mode and the
+// host, and problems with frontends that can't be applied.
 func (v *View) Problems() []balancer.Problem {
 	s := v.State
 	all := s.Reported()

@@ -11,51 +11,51 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// Counters sums the counts of this process's dataplanes, and of earlier processes if Open was
+// Counters sums the counts of this process's dataplanes, and of previous processes if Open was
 // called. The zero value is ready to use. Its methods are safe for concurrent use.
 type Counters struct {
 	file file
 
 	mu   sync.Mutex  // not held while a dataplane counts, because the kernel may hang
-	live []*counting // dataplanes that are in use or draining
+	live []*counting // dataplanes that serve or drain
 	// gone holds the counts that no dataplane reports any longer. It may be nil.
 	gone *counters.Sums[counters.BackendKey, amount]
-	// left holds the counts in kernel objects that no dataplane reports at present, as of their
-	// last reading. The key is the mode or conntrack.
+	// left holds the counts in kernel objects that no dataplane currently reports, as last read.
+	// The key is the mode or conntrack.
 	left    map[config.ModeName]map[counters.BackendKey]amount
 	retries uint64 // retries of closed dataplanes
 	// last is the latest result, which is immutable.
 	last map[Port]dataplane.FrontendCount
-	// reading is closed when the current reading, which started at began, ends. It is nil if no
-	// reading is running. Dataplanes may start and end during a reading.
+	// reading is closed when the current reading, which started at began, completes. It is nil if
+	// no reading is in progress. Dataplanes may start and end during a reading.
 	reading chan struct{}
 	began   time.Time
 }
 
-// patience is the maximum time for which Counts waits for a reading.
+// patience limits how long Counts waits for a reading.
 const patience = 500 * time.Millisecond
 
-// Port is a port of a service, identified by its name. Counts belong to a port and not to a VIP.
+// Port is a port of a service, identified by its name. Counts are kept per port, not per VIP.
 type Port = counters.Port
 
-// counting is a dataplane that counts. Counters.mu guards the field again.
+// counting is a dataplane that counts. Counters.mu guards the field called again.
 type counting struct {
 	dp   dataplane.Dataplane
 	mode config.ModeName
-	// again holds the counts of the kernel objects that the dataplane found, as of the last reading
-	// before it started. The dataplane reports these counts again, so they must be subtracted.
-	// again is nil after the first reading that includes connections.
+	// again holds the counts of the kernel objects that the dataplane found, as last read before it
+	// started. The dataplane reports these counts again, so they must be subtracted. The field is
+	// nil after the first reading that includes connections.
 	again map[counters.BackendKey]amount
-	// frozen holds the bytes of conntrack's flows from the time at which another dataplane started
-	// to count these flows.
+	// frozen holds the bytes of conntrack's flows when another dataplane started to count these
+	// flows.
 	frozen map[counters.BackendKey]amount
 }
 
 // conntrack is the key of counts that all modes read from the kernel's connection tracking.
 const conntrack config.ModeName = "conntrack"
 
-// alone waits for exclusive access. Until done is called, no other reading, start or end of a
-// dataplane can run.
+// alone waits for exclusive access. Until done is called, no counts can be read, and no dataplane
+// can be added or removed.
 func (t *Counters) alone() (done func()) {
 	for {
 		t.mu.Lock()
@@ -77,9 +77,9 @@ func (t *Counters) readingEnds() {
 	t.reading = nil
 }
 
-// Begin adds a dataplane of a mode to the dataplanes that count. resumed reports whether the
-// dataplane continues with the kernel objects of its predecessor. Otherwise these objects are
-// removed.
+// Begin adds a dataplane of a mode to the dataplanes that count. The argument resumed reports
+// whether the dataplane continues with the kernel objects of its predecessor. Otherwise these
+// objects are removed.
 func (t *Counters) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed bool) {
 	defer t.alone()()
 	t.mu.Lock()
@@ -91,7 +91,7 @@ func (t *Counters) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed b
 	t.live = append(slices.Clip(t.live), c)
 	begins := len(t.live) == 1
 	t.mu.Unlock()
-	if !begins { // otherwise the dataplane may not have found the objects of an earlier process yet
+	if !begins { // otherwise the dataplane may not have found the previous process's objects yet
 		t.read()
 	}
 }
@@ -113,7 +113,7 @@ func (t *Counters) passOnLocked(c *counting, was sums, newer sums) {
 	}
 }
 
-// freeze resets the counts that another dataplane now reports to their frozen values.
+// freeze restores the frozen values of counts that another dataplane now reports.
 func (c *counting) freeze(s sums) {
 	for k, was := range c.frozen {
 		now := s.all[k]
@@ -123,8 +123,8 @@ func (c *counting) freeze(s sums) {
 	}
 }
 
-// End stores the counts of a closed dataplane. stays reports whether its kernel objects remain for
-// another dataplane of its kind.
+// End stores the counts of a closed dataplane. The argument stays reports whether its kernel
+// objects remain for another dataplane of its kind.
 func (t *Counters) End(dp dataplane.Dataplane, stays bool) {
 	defer t.alone()()
 	t.mu.Lock()
@@ -186,7 +186,7 @@ func (t *Counters) takeOffLocked(c *counting, first sums) {
 	}
 }
 
-// Dataplanes returns the dataplanes that count, starting with the oldest.
+// Dataplanes returns the dataplanes that count, oldest first.
 func (t *Counters) Dataplanes() (all []dataplane.Dataplane) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -197,13 +197,13 @@ func (t *Counters) Dataplanes() (all []dataplane.Dataplane) {
 }
 
 // Counts returns the sums. If a dataplane hangs while it reads the kernel, it returns the last
-// sums. A reading makes dataplanes drop removed objects. All callers share the result. It must not
-// be called before dataplanes have found the objects of an earlier process.
+// sums. When dataplanes read their counts, they drop removed objects. All callers share the result.
+// Counts must not be called before dataplanes have found the previous process's objects.
 func (t *Counters) Counts() map[Port]dataplane.FrontendCount {
 	t.mu.Lock()
 	if t.reading == nil {
 		t.reading, t.began = make(chan struct{}), time.Now()
-		go func() { // this goroutine ends with the dataplanes' readings, which have timeouts
+		go func() { // this goroutine ends when the dataplanes have read their counts; each has a timeout
 			defer t.readingEnds()
 			t.read()
 		}()
@@ -222,14 +222,14 @@ func (t *Counters) Counts() map[Port]dataplane.FrontendCount {
 	return t.last
 }
 
-// Last reads the sums for the next process, after all dataplanes were closed.
+// Last reads the sums for the next process, after all dataplanes have been closed.
 func (t *Counters) Last() {
 	defer t.alone()()
 	t.read()
 }
 
-// read reads the counts of the dataplanes, starting with the oldest. The caller must have exclusive
-// access (see [Counters.alone]).
+// read reads the dataplanes' counts, oldest dataplane first. The caller must have exclusive access
+// (see [Counters.alone]).
 func (t *Counters) read() {
 	t.mu.Lock()
 	live := t.live
@@ -245,7 +245,7 @@ func (t *Counters) read() {
 	t.last = shown
 }
 
-// sum returns the sums of the counts of live and closed dataplanes.
+// sum returns the sums over live and closed dataplanes.
 func (t *Counters) sum(live []*counting, counted []sums) (reading, map[Port]dataplane.FrontendCount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -271,7 +271,7 @@ func (t *Counters) sum(live []*counting, counted []sums) (reading, map[Port]data
 		maps.Copy(tracked, counted[i].tracked)
 		all = all.with(counted[i])
 	}
-	maps.Copy(tracked, t.left[conntrack]) // the part that no dataplane reports at present
+	maps.Copy(tracked, t.left[conntrack]) // the part that no dataplane currently reports
 	kept[conntrack] = tracked
 	if all.all == nil {
 		all.all = map[counters.BackendKey]amount{}
@@ -280,8 +280,8 @@ func (t *Counters) sum(live []*counting, counted []sums) (reading, map[Port]data
 	return reading{all.all, kept}, all.ports()
 }
 
-// dialRetries returns the number of retries of dp. counted is false if the kernel connects, because
-// then there are no retries.
+// dialRetries returns how often dp retried a dial. counted is false if the kernel makes the
+// connections, because it never retries.
 func dialRetries(dp dataplane.Dataplane) (n uint64, counted bool) {
 	d, dials := dataplane.As[dataplane.ReportsDials](dp)
 	if !dials {

@@ -22,7 +22,7 @@ import (
 
 func web() Port { return Port{Service: "web", Name: "http"} }
 
-// meter is a dataplane with given counts.
+// meter is a fake dataplane that reports the counts in its fields.
 type meter struct {
 	*fake.Dataplane
 	counted []dataplane.FrontendCount
@@ -39,7 +39,7 @@ func counted(port string, in uint64, backends ...dataplane.BackendCount) datapla
 	return f
 }
 
-// counts returns the current counts. On a busy machine Counts may return the previous reading.
+// counts returns the current counts. On a busy machine, Counts may return the previous reading.
 func counts(c *Counters) map[Port]dataplane.FrontendCount {
 	c.Counts()
 	c.Last()
@@ -61,11 +61,11 @@ func TestCountsOfAModeThatComesBack(t *testing.T) {
 	all.Begin("b", between, false)
 	all.End(first, true)
 	resumed := &meter{counted: []dataplane.FrontendCount{counted("http", 0, dataplane.BackendCount{Backend: one, Connections: 8, Active: 2})}}
-	all.Begin("a", resumed, true) // an endpoint that was removed later had 2 connections
+	all.Begin("a", resumed, true) // an endpoint that was later removed had 2 connections
 	all.End(between, false)
 	want := counted("http", 570, dataplane.BackendCount{Backend: one, Connections: 10, Active: 2}, dataplane.BackendCount{Backend: two, Connections: 7})
 	if d := cmp.Diff(want, count(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); d != "" {
-		t.Errorf("counts after the return (-want +got):\n%s", d)
+		t.Errorf("counts after switching back (-want +got):\n%s", d)
 	}
 	resumed.counted = []dataplane.FrontendCount{
 		counted("http", 50, dataplane.BackendCount{Backend: one, Connections: 9}, dataplane.BackendCount{Backend: two, Connections: 1}),
@@ -83,21 +83,20 @@ func TestCountsOfAModeThatComesBack(t *testing.T) {
 	}
 }
 
-// sorted returns the counts with backends in order.
 func sorted(f dataplane.FrontendCount) dataplane.FrontendCount {
 	slices.SortFunc(f.Backends, func(a, b dataplane.BackendCount) int { return a.Backend.Compare(b.Backend) })
 	return f
 }
 
-// objects holds the kernel's counting objects, by number.
+// objects holds the kernel's counting objects. The keys are their numbers.
 type objects map[int]dataplane.BackendCount
 
 // counter is a dataplane whose kernel objects remain after the dataplane is closed.
 type counter struct {
 	*fake.Dataplane
 	kernel objects
-	ended  map[netip.AddrPort]uint64 // counts of objects that the dataplane has removed
-	busy   int                       // the number of readings that fail
+	ended  map[netip.AddrPort]uint64 // counts in objects that the dataplane has removed
+	busy   int                       // the number of readings that will fail
 }
 
 func (c *counter) Counters() []dataplane.FrontendCount {
@@ -117,8 +116,8 @@ func (c *counter) Counters() []dataplane.FrontendCount {
 }
 
 // TestLiveConnectionsOfTwoModes counts conntrack's connections in a retired mode and in the next
-// mode. Each must count as live once. Connections that a mode terminates in this process must be
-// added.
+// mode. Each live connection must count once. Connections that a mode terminates in this process
+// must be added.
 func TestLiveConnectionsOfTwoModes(t *testing.T) {
 	at := netip.MustParseAddrPort("192.0.2.1:80")
 	var all Counters
@@ -131,9 +130,9 @@ func TestLiveConnectionsOfTwoModes(t *testing.T) {
 	}
 }
 
-// TestCountsOfProcesses runs random histories of a mode's kernel objects, and of processes that end
-// or are killed. The counts must equal the number of sent connections, except for objects that were
-// removed between the last reading and a kill. The counts must never decrease.
+// TestCountsOfProcesses simulates random histories of a mode's kernel objects, and of processes
+// that exit or are killed. The counts must equal the number of sent connections, except for objects
+// that were removed between the last reading and a kill. The counts must never decrease.
 func TestCountsOfProcesses(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 5000)) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -148,7 +147,7 @@ func TestCountsOfProcesses(t *testing.T) {
 				now := counts(all)[web()].Connections
 				reads := c.busy < 0
 				if now < shown || now > sent || reads && now+lost < sent {
-					t.Fatalf("seed %d: count = %d of %d sent, earlier count = %d; want no decrease and at most %d lost", seed, now, sent, shown, lost)
+					t.Fatalf("seed %d: count = %d of %d sent, previous count = %d; want no decrease and at most %d lost", seed, now, sent, shown, lost)
 				}
 				if shown = now; reads {
 					gone, lost = 0, sent-now
@@ -191,8 +190,8 @@ func TestCountsOfProcesses(t *testing.T) {
 	}
 }
 
-// TestCountsOfABrokenFile reads a file that a kill has truncated. The counts must include the
-// complete lines and the kernel's counts.
+// TestCountsOfABrokenFile reads a file that was truncated when vipd was killed. The counts must
+// include the complete lines and the kernel's counts.
 func TestCountsOfABrokenFile(t *testing.T) {
 	one := netip.MustParseAddrPort("192.0.2.1:80")
 	for text, before := range map[string]uint64{
@@ -213,9 +212,9 @@ func TestCountsOfABrokenFile(t *testing.T) {
 	}
 }
 
-// TestWritesWhatChanged reads changing counts. Each reading must add a line for each changed
-// backend, and the file must stay short. A file that another program has truncated or removed must
-// be rewritten.
+// TestWritesWhatChanged repeatedly reads counts that change. Each reading must add a line for each
+// changed backend, and the file must stay short. A file that another program has truncated or
+// removed must be rewritten.
 func TestWritesWhatChanged(t *testing.T) {
 	dir, backends := t.TempDir(), 100
 	m := &meter{counted: connectedEndpoints(1, backends)}
@@ -253,7 +252,7 @@ func TestWritesWhatChanged(t *testing.T) {
 		}
 		most = max(was, size())
 		if i < 10 && most-was > 200 {
-			t.Errorf("bytes that a connection adds to the file = %d, want at most 200", most-was)
+			t.Errorf("file growth per connection = %d bytes, want at most 200", most-was)
 		}
 		if i%97 == 0 || i == 100 || i == 200 {
 			if got := told(); got != sent {
@@ -262,11 +261,11 @@ func TestWritesWhatChanged(t *testing.T) {
 		}
 	}
 	if most > 3*shortest {
-		t.Errorf("file size = %d bytes, want at most three times the smallest", most)
+		t.Errorf("file size = %d bytes, want at most three times the smallest size", most)
 	}
 }
 
-// connectedEndpoints returns services with endpoints that have one connection each.
+// connectedEndpoints returns services whose endpoints each have one connection.
 func connectedEndpoints(services, endpoints int) (all []dataplane.FrontendCount) {
 	for i := range services {
 		f := dataplane.FrontendCount{Service: balancer.Name(fmt.Sprint("s", i)), Connections: uint64(endpoints)}

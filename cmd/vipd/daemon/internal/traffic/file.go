@@ -29,7 +29,7 @@ const FileName = "counts.json"
 type file struct {
 	path   string
 	log    *slog.Logger
-	failed bool // reports whether a failure was logged
+	failed bool // set once a failure was logged
 	// last is the reading that the file contains.
 	last reading
 	// size is the length of the file. whole is its length after the last replacement, or 0 if this
@@ -55,7 +55,7 @@ type savedCount struct {
 	Kernel map[config.ModeName]amount `json:"kernel,omitempty"`
 }
 
-// Open reads the sums that an earlier process stored in runDir, and stores new sums there.
+// Open reads the sums that a previous process stored in runDir, and stores new sums there.
 func (t *Counters) Open(runDir string, log *slog.Logger) {
 	t.file = file{path: filepath.Join(runDir, FileName), log: log}
 	entries, err := t.file.read()
@@ -76,10 +76,10 @@ func (t *Counters) Open(runDir string, log *slog.Logger) {
 			t.left[mode][k] = a
 		}
 	}
-	t.last = all.ports() // until the first reading has ended
+	t.last = all.ports() // until the first reading is complete
 }
 
-// entry returns the line of the file for a backend.
+// entry returns a backend's line in the file.
 func (r reading) entry(k counters.BackendKey) savedCount {
 	e := savedCount{Service: k.Service, Port: k.Name, Endpoint: k.Addr, amount: r.all[k]}
 	for mode, amounts := range r.kept {
@@ -139,7 +139,7 @@ func (f *file) read() (all []savedCount, err error) {
 	lines := bufio.NewReader(in)
 	for {
 		line, err := lines.ReadBytes('\n')
-		if errors.Is(err, io.EOF) { // a kill cut the file off after the last complete line
+		if errors.Is(err, io.EOF) { // vipd was killed before it had written the last line
 			return all, nil
 		}
 		var e savedCount
@@ -162,7 +162,7 @@ func (e *savedCount) key() counters.BackendKey {
 	return counters.BackendKey{Port: counters.Port{Service: e.Service, Name: e.Port}, Addr: e.Endpoint}
 }
 
-// keep saves the counts. It appends changed lines, and rewrites the file after its length has
+// keep saves the counts. It appends changed lines, and rewrites the file when its length has
 // doubled.
 func (f *file) keep(now reading) {
 	if f.path == "" {

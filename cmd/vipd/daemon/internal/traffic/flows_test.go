@@ -13,14 +13,14 @@ import (
 )
 
 // tracker is a dataplane that counts the bytes of conntrack's flows: all bytes of open flows, and
-// of flows that ended since its start.
+// the bytes of flows that ended after it started.
 type tracker struct {
 	*fake.Dataplane
 	flows map[int]uint64
 	grow  func() // adds bytes just before a reading
 	ended uint64
 	shut  bool // the dataplane has ended, so its counts no longer change
-	fresh bool // Counters returns the previous counts again
+	fresh bool // the next call of Counters returns the previous counts
 	last  []dataplane.FrontendCount
 }
 
@@ -37,10 +37,10 @@ func (c *tracker) Counters() []dataplane.FrontendCount {
 	return c.last
 }
 
-// world has flows, and the dataplanes of a process that count them.
+// world has flows, and a process's dataplanes that count them.
 type world struct {
 	r    *rand.Rand
-	slow bool // dataplanes may repeat a reading
+	slow bool // dataplanes may return the same counts twice
 	all  *Counters
 	live []*tracker // the last tracker serves
 	// flows holds the bytes of each open flow, and sent is the sum of bytes of all flows.
@@ -67,7 +67,6 @@ func (w *world) end(n int, more ...*tracker) {
 	delete(w.flows, n)
 }
 
-// serve starts a dataplane.
 func (w *world) serve() {
 	c := &tracker{flows: w.flows, grow: func() { w.send(w.r.IntN(5)) }}
 	mode := []config.ModeName{config.NFTablesMode, config.IPTablesMode, config.UserspaceMode}[w.r.IntN(3)]
@@ -81,7 +80,7 @@ func (w *world) serve() {
 	c.fresh = w.slow
 }
 
-// stop ends the oldest dataplane after another reading.
+// stop ends the oldest dataplane after reading its counts once more.
 func (w *world) stop(stays bool) {
 	c := w.live[0]
 	c.fresh = false
@@ -91,7 +90,6 @@ func (w *world) stop(stays bool) {
 	w.live = w.live[1:]
 }
 
-// countedBytes returns the sum of counted bytes.
 func (w *world) countedBytes() uint64 {
 	for _, c := range w.live {
 		c.fresh = w.slow && w.r.IntN(2) == 0
@@ -103,10 +101,10 @@ func (w *world) countedBytes() uint64 {
 	return n.In
 }
 
-// TestFlowsAreCountedOnce runs random histories of flows. Modes that read conntrack replace each
-// other, directly or with another mode in between, and processes end or are killed. Counted bytes
-// must equal sent bytes. If dataplanes repeat readings, counted bytes may be lower, but must never
-// decrease.
+// TestFlowsAreCountedOnce simulates random histories of flows. Modes that read conntrack replace
+// each other, directly or with another mode in between, and processes exit or are killed. Counted
+// bytes must equal sent bytes. If dataplanes return the same counts twice, counted bytes may be
+// lower, but must never decrease.
 func TestFlowsAreCountedOnce(t *testing.T) {
 	for seed := range uint64(wait.Soak(120, 6000)) {
 		w := &world{r: rand.New(rand.NewPCG(seed, 8)), slow: seed%2 == 1, flows: map[int]uint64{}}
@@ -114,7 +112,7 @@ func TestFlowsAreCountedOnce(t *testing.T) {
 		check := func() {
 			got := w.countedBytes()
 			if exact := !w.slow && w.reads(); got > w.sent || got < w.shown || exact && got != w.sent {
-				t.Fatalf("seed %d: counted bytes = %d, want at most %d and at least the earlier %d", seed, got, w.sent, w.shown)
+				t.Fatalf("seed %d: counted bytes = %d, want at most %d and at least the previous count %d", seed, got, w.sent, w.shown)
 			}
 			w.shown = got
 		}

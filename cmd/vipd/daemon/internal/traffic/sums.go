@@ -5,9 +5,9 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// amount holds the counts of one backend of a port. The entry of the port itself holds the bytes,
-// and the connections without a backend. Amounts are signed, because the kernel may report more
-// than was counted, for example after an endpoint returns.
+// amount holds the counts of one backend of a port, or of the port itself. The port's own amount
+// holds the bytes, and the connections without a backend. Amounts are signed, because the kernel
+// may report more than was counted, for example after an endpoint is added again.
 type amount struct {
 	Connections int64 `json:"connections,omitempty"`
 	Failures    int64 `json:"failures,omitempty"`
@@ -28,9 +28,9 @@ func (a amount) negative() amount { return amount{-a.Connections, -a.Failures, -
 // sums holds the counts of many ports.
 type sums struct {
 	all, kept map[counters.BackendKey]amount
-	// tracked holds the bytes of conntrack's flows, by whole port.
+	// tracked holds the bytes of conntrack's flows. Each key is a whole port.
 	tracked map[counters.BackendKey]amount
-	// active holds the numbers of live connections, and flows the numbers of conntrack's flows.
+	// active holds how many connections are live, and flows how many flows conntrack has.
 	active, flows map[counters.BackendKey]uint64
 	// connections reports whether connection counters were read.
 	connections bool
@@ -38,7 +38,7 @@ type sums struct {
 
 // sumsOf adds up the counts of a dataplane by backend and by port.
 func sumsOf(counts []dataplane.FrontendCount) sums {
-	size := 0 // allocated at once, because ten thousand services have many backends
+	size := 0 // allocated in one step, because ten thousand services have many backends
 	for _, f := range counts {
 		size += 1 + len(f.Backends)
 	}
@@ -80,7 +80,7 @@ func sumsOf(counts []dataplane.FrontendCount) sums {
 	return s
 }
 
-// with returns the sum of s and more. It may change the maps of s.
+// with returns the sum of s and more. It may change maps in s.
 func (s sums) with(more sums) sums {
 	if s.all == nil { // the usual case, with one counting dataplane: nothing is copied
 		return more

@@ -21,7 +21,7 @@ type appliedState struct {
 	o       Options
 	done    snap.Map[balancer.Key, *balancer.Frontend] // frontends that are recorded as applied
 	open    openProblems                               // recorded problems of the host
-	failing time.Time                                  // start of the current failure; zero means that everything is applied
+	failing time.Time                                  // start of the current failure, or zero if everything is applied
 	errors  map[string]bool                            // recorded reasons
 }
 
@@ -32,7 +32,7 @@ const applyPause = time.Second
 // hostPause is the interval at which the host's problems are checked while the engine is idle.
 const hostPause = 5 * time.Second
 
-// Follow records applied changes and failures of the engine, until ctx ends.
+// Follow records applied changes and failures of the engine, until ctx is done.
 func (r *Tracker) Follow(ctx context.Context) error {
 	c := &appliedState{o: r.o}
 	problems := time.NewTicker(hostPause)
@@ -111,7 +111,7 @@ func (c *appliedState) recordFailures(s *dataplane.Status, now time.Time) {
 // maxReasons is the maximum number of reasons that are recorded for one failure.
 const maxReasons = 20
 
-// Repaired records that vipd repaired changes of other programs.
+// Repaired records that vipd repaired changes that other programs had made.
 func Repaired(history *events.History, n int, what string) {
 	e := events.Event{Kind: events.Drift, Level: slog.LevelWarn, Text: "repaired an object that another program had changed", Cause: what}
 	if n > 1 {

@@ -30,7 +30,8 @@ func ChangesOfFiles(before snap.Map[balancer.Name, *balancer.Service], s *store.
 	return c
 }
 
-// sameDefinition reports whether two services are equal, ignoring their place in the files.
+// sameDefinition reports whether two services are equal, ignoring where in the files they are
+// defined.
 func sameDefinition(a, b *balancer.Service) bool {
 	x, y := *a, *b
 	x.Origin, y.Origin = balancer.Origin{}, balancer.Origin{}

@@ -1,8 +1,8 @@
 // Package transitions turns changes to a node into events: one at the start, and one at the end
 // with the duration.
 //
-//	model  -> Compiled -> problems, panics, outages, drains, files that can't be read; at the start, endpoints that are still down
-//	engine -> Follow   -> what is applied, what can't be, problems of the host
+//	model  -> Compiled -> problems, panics, outages, drains, unreadable files; at vipd's start, endpoints that are still down
+//	engine -> Follow   -> applied changes, failures to apply, problems of the host
 //	reload -> Reloads  -> the result
 //
 // Checks, ejections, the choice of the mode, and the fleet record their own events, because they

@@ -11,7 +11,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// drainsOpen maps draining endpoints to the number of their frontends and the start of the drain.
+// drainsOpen maps draining endpoints to the number of their frontends and the drain's start time.
 type drainsOpen map[balancer.Target]openDrain
 
 type openDrain struct {
@@ -85,7 +85,7 @@ func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time
 	case b.Until.IsZero():
 	case left > 0:
 		text += ", for " + left.Round(time.Second).String() + " at most"
-	default: // reached for example if vipd starts after the drain's end
+	default: // reached, for example, if vipd starts after the drain's deadline
 		text += "; its deadline has passed"
 	}
 	o := balancer.OverrideOf(&s.Inputs, t)

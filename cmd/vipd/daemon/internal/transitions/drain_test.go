@@ -8,9 +8,9 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// TestDrainBegins describes the start of drains with different ends. The text must contain the
-// maximum duration, which must never be negative. If vipd was stopped, the end of a drain may be in
-// the past.
+// TestDrainBegins describes the start of drains with different deadlines. The text must contain the
+// maximum duration, which must never be negative. If vipd was stopped, a deadline may be in the
+// past.
 func TestDrainBegins(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	for until, want := range map[time.Time]string{

@@ -13,8 +13,9 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// TestDrainEventsAlternate runs random histories of desired states. The events of an endpoint's
-// drain must alternate between start and end, and a drain without an end event must be in progress.
+// TestDrainEventsAlternate simulates random histories of desired states. The events of an
+// endpoint's drain must alternate between start and end, and a drain without an end event must be
+// in progress.
 func TestDrainEventsAlternate(t *testing.T) {
 	states := []balancer.BackendState{balancer.Active, balancer.Draining, balancer.Removed, balancer.Down}
 	for range 50 {
@@ -65,19 +66,19 @@ func TestDrainEventsAlternate(t *testing.T) {
 		}
 		for subject, is := range open {
 			if is != want[subject] {
-				t.Fatalf("seed %d: according to its events, the drain of %s is in progress = %v, want %v", seed, subject, is, want[subject])
+				t.Fatalf("seed %d: drain of %s is in progress according to its events = %v, want %v", seed, subject, is, want[subject])
 			}
 		}
 		for subject := range want {
 			if !open[subject] {
-				t.Fatalf("seed %d: events of the drain of %s = none, want a start", seed, subject)
+				t.Fatalf("seed %d: drain events of %s = none, want a start", seed, subject)
 			}
 		}
 	}
 }
 
-// TestProblemEventsAlternate runs random histories of problems. The events of each problem must
-// alternate between start and end, and the end must have the duration.
+// TestProblemEventsAlternate simulates random histories of problems. The events of each problem
+// must alternate between start and end, and the end event must contain the duration.
 func TestProblemEventsAlternate(t *testing.T) {
 	for range 50 {
 		seed := rand.Uint64()
@@ -111,18 +112,18 @@ func TestProblemEventsAlternate(t *testing.T) {
 				panics := e.Kind == events.Panic
 				begins := e.Lasted == 0
 				if is[service] == begins || next[service] != begins || panics != (service < "s3") || !begins && e.Lasted != at.Sub(since[service]) {
-					t.Fatalf("seed %d: event = %+v, want a start or an end: the problem existed before = %v, exists now = %v", seed, e, is[service], next[service])
+					t.Fatalf("seed %d: event = %+v, want a start or an end event; problem existed before = %v, exists now = %v", seed, e, is[service], next[service])
 				}
 				is[service], since[service] = begins, at
 			}
 			for service := range next {
 				if !is[service] {
-					t.Fatalf("seed %d: events of the problem of %s = none, want a start", seed, service)
+					t.Fatalf("seed %d: problem events of %s = none, want a start", seed, service)
 				}
 			}
 			for service, there := range is {
 				if there != next[service] {
-					t.Fatalf("seed %d: last event of the problem of %s = start, want end", seed, service)
+					t.Fatalf("seed %d: last problem event of %s = start, want end", seed, service)
 				}
 			}
 		}

@@ -15,7 +15,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// recordNames records the addresses that were added to or removed from the answers of lookups.
+// recordNames records the addresses that were added to or removed from lookup answers.
 func (r *Tracker) recordNames(last, s *model.State, now time.Time) {
 	for id, c := range snap.Diff(last.Inputs.Resolved, s.Inputs.Resolved) {
 		if !c.HadOld || !c.HasNew {

@@ -10,8 +10,9 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// OverrideEvents returns the events for a changed override of a target. Each setting that was set
-// or removed has an event with the author. It returns nil if nothing has changed.
+// OverrideEvents returns the events for a changed override of a target. It returns one event with
+// the author for each setting that was added, changed or removed. It returns nil if nothing has
+// changed.
 func OverrideEvents(t balancer.Target, was, is *balancer.Override, now time.Time) (out []events.Event) {
 	var old, next balancer.Override
 	if was != nil {
@@ -48,7 +49,7 @@ func OverrideEvents(t balancer.Target, was, is *balancer.Override, now time.Time
 }
 
 // renewed reports whether two overrides with the same settings differ in their expiry, author or
-// reason. end is the expiry of the first setting of b that differs.
+// reason. The result end is when the first such setting of b expires.
 func renewed(a, b balancer.Override) (end time.Time, yes bool) {
 	weight, draining := a.Expiries()
 	lasts, drains := b.Expiries()
@@ -80,7 +81,7 @@ func lasting(end, now time.Time) string {
 }
 
 // recordOverrides records changed overrides in etcd, and the expiry of this node's own overrides.
-// Requests that change own overrides record these changes themselves.
+// Requests record other changes to own overrides themselves.
 func (r *Tracker) recordOverrides(before, after snap.Map[balancer.Target, *balancer.Override], local bool, now time.Time) {
 	for t, c := range snap.Diff(before, after) {
 		var out []events.Event
@@ -127,7 +128,7 @@ func authorText(by balancer.Signature) string {
 	return text
 }
 
-// NodeSet returns the events for a change of this node's configuration in etcd.
+// NodeSet returns the events for a change to this node's configuration in etcd.
 func NodeSet(was, now schema.NodeConfig) (out []events.Event) {
 	for _, field := range []struct{ name, was, is string }{{"mode", was.Mode, now.Mode}, {"zone", was.Zone, now.Zone}} {
 		text := field.name + " set to " + field.is

@@ -8,7 +8,7 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestExpired changes overrides. Only settings that reached their end count as expired; removed and
+// TestExpired changes overrides. Only settings whose time is up count as expired; removed and
 // renewed settings do not.
 func TestExpired(t *testing.T) {
 	yes, no, two, five, end := true, false, 2, 5, time.Unix(3600, 0)
@@ -37,8 +37,8 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// TestSignedInEvents receives two overrides at once, as after an outage of etcd. The event of each
-// must have its own author and reason.
+// TestSignedInEvents receives two overrides at once, as happens after an etcd outage. The event of
+// each must have its own author and reason.
 func TestSignedInEvents(t *testing.T) {
 	yes, five, now := true, 5, time.Unix(3600, 0)
 	got := OverrideEvents(balancer.Target{Service: "web"}, nil,

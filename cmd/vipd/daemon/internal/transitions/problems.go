@@ -11,7 +11,7 @@ import (
 	"vipd/cmd/internal/events"
 )
 
-// openProblems maps problems that were recorded and still exist to the time of their start.
+// openProblems maps recorded problems that still exist to when they started.
 type openProblems map[string]openProblem
 
 type openProblem struct {
@@ -19,8 +19,8 @@ type openProblem struct {
 	since time.Time
 }
 
-// next records new problems and problems that have ended, and returns the current problems. served
-// reports whether a port of a service has an endpoint in use.
+// next records new problems and solved problems, and returns the current problems. The function
+// served reports whether a service's port has an endpoint in use.
 func (t openProblems) next(j *events.History, now time.Time, problems []balancer.Problem, served func(balancer.Name, string) bool) openProblems {
 	holds := openProblems{}
 	for _, p := range problems {
@@ -43,9 +43,9 @@ func (t openProblems) next(j *events.History, now time.Time, problems []balancer
 	return holds
 }
 
-// identity returns a key for a problem. It omits numbers in the text that may change while the
-// problem lasts. Such numbers count endpoints in a panic or outage, unanswered connections, and
-// endpoints that can't be checked.
+// identity returns a key for a problem. It omits numbers that may change while the problem lasts:
+// counts of endpoints in a panic or outage, of unanswered connections, and of endpoints that can't
+// be checked.
 func identity(p *balancer.Problem) string {
 	q := *p
 	switch p.Kind {

@@ -20,28 +20,28 @@ import (
 // Tracker records compiled and applied changes.
 type Tracker struct {
 	o       Options
-	reloads atomic.Int32 // reloads in progress; each records by itself that files were read
+	reloads atomic.Int32 // reloads in progress; each itself records that files were read
 
 	// The fields below are used only by Compiled.
 	open   openProblems // recorded problems that still exist
 	drains drainsOpen
-	unread time.Time // time since which the services' files can't be read; zero means that they can
-	// withdrawn maps withdrawn VIPs to the time of the withdrawal.
+	unread time.Time // when the services' files became unreadable, or zero if they can be read
+	// withdrawn maps withdrawn VIPs to when they were withdrawn.
 	withdrawn map[netip.Addr]time.Time
 }
 
 // Options configures a Tracker.
 type Options struct {
 	Events *events.History
-	// Started is the start time of vipd.
+	// Started is when vipd started.
 	Started time.Time
 	// Files reports whether all services come from files. Otherwise the fleet's source records
 	// whether the store is readable.
 	Files bool
 	Began func(s *model.State, now time.Time)
-	// DownSince returns the time since which a target has been down, and the cause.
+	// DownSince returns when a target went down, and the cause.
 	DownSince func(balancer.Target) (since time.Time, cause string)
-	// Refused is called when definitions have new errors, so vipd keeps the last valid state.
+	// Refused is called when definitions have new errors, and vipd keeps the last valid state.
 	Refused func()
 	// Drains and Panics are called with the service of each drain and each panic that starts.
 	Drains, Panics func(balancer.Name)
@@ -52,11 +52,11 @@ type Options struct {
 	HostProblems func() []balancer.Problem
 }
 
-// New returns a Tracker without records.
+// New returns a Tracker that has recorded nothing.
 func New(o Options) *Tracker { return &Tracker{o: o} }
 
-// Reloads notes the start of a reload, with its requester and the current state. The caller must
-// call done with the result, which done records.
+// Reloads notes that a reload has started, who requested it, and the current state. The caller must
+// pass the result to done, which records it.
 func (r *Tracker) Reloads(last *model.State, by string) (done func(s *model.State, problems []balancer.Problem, err error)) {
 	r.reloads.Add(1)
 	return func(s *model.State, problems []balancer.Problem, err error) {
@@ -65,7 +65,6 @@ func (r *Tracker) Reloads(last *model.State, by string) (done func(s *model.Stat
 	}
 }
 
-// reload returns the event of a reload.
 func reload(by string, last, s *model.State, problems []balancer.Problem, err error) events.Event {
 	e := events.Event{Kind: events.Reload, Cause: by, Revision: s.Snapshot.Revision}
 	switch {
@@ -83,8 +82,8 @@ func reload(by string, last, s *model.State, problems []balancer.Problem, err er
 	return e
 }
 
-// Awaiting records that the store was never readable, so none of its services are served. It must
-// be called by the goroutine that calls Compiled.
+// Awaiting records that the store has never been readable, so none of its services are served. It
+// must be called by the goroutine that calls Compiled.
 func (r *Tracker) Awaiting(s *model.State, now time.Time) {
 	switch {
 	case !r.o.Files:
@@ -166,7 +165,7 @@ func (r *Tracker) recordUnread(text string, s *model.State, now time.Time) {
 	r.o.Events.Record(e)
 }
 
-// served reports whether a port of a service has an endpoint in use. The port has the form of
+// served reports whether a service's port has an endpoint in use. The port has the form of
 // Problem.Port.
 func served(s *model.State, name balancer.Name, port string) bool {
 	service, there := s.Snapshot.Services.Get(name)
@@ -188,12 +187,12 @@ func served(s *model.State, name balancer.Name, port string) bool {
 	return false
 }
 
-// maxStillDown is the maximum number of endpoints that get their own event at the start. All others
-// share an event.
+// maxStillDown is the maximum number of endpoints that each get an event when vipd starts. All
+// other endpoints share an event.
 const maxStillDown = 20
 
-// recordStillDown records the endpoints that are down when vipd starts. An earlier process recorded
-// their failures, so the history of this process has no events for them.
+// recordStillDown records the endpoints that are down when vipd starts. A previous process recorded
+// their failures, so this process's history has no events for them.
 func (r *Tracker) recordStillDown(s *model.State, now time.Time) {
 	var down []events.Event
 	for t, verdict := range s.Inputs.Health.All() {
