@@ -3,6 +3,6 @@
 //
 //	outlier -> Record (an endpoint, a client) -> Run reads the counters every 3 s -> Problems, StatsOf
 //
-// Counters are read only while an endpoint is suspect, because a reading may list all of
-// conntrack's flows. The longer a reading lasts, the longer the pause before the next.
+// Counters are read only while an endpoint is suspect, because reading them may list all of
+// conntrack's flows. The longer that takes, the longer vipd pauses before it reads them again.
 package unanswered

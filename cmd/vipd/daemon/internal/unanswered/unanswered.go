@@ -18,9 +18,9 @@ import (
 
 // Options configures a Watch.
 type Options struct {
-	// Counts returns the counts of each service's ports.
+	// Counts returns the counts for each service port.
 	Counts func() map[traffic.Port]dataplane.FrontendCount
-	// Service returns the service with a name if it is served, or nil.
+	// Service returns the service called name, or nil if it is not served.
 	Service func(name balancer.Name) *balancer.Service
 	// Health returns the verdict of an endpoint's checks.
 	Health func(balancer.Target) balancer.Verdict
@@ -41,22 +41,22 @@ type Watch struct {
 
 // suspect is an endpoint that did not answer a connection within the last minute.
 type suspect struct {
-	client  netip.Addr // client of the last failure; invalid if this host opens the connections
+	client  netip.Addr // client of the last failed connection; invalid if this host opens the connections
 	err     error      // error of the last dial
 	samples []sample   // samples of the last minute, oldest first
 }
 
-// sample holds an endpoint's counts at one time.
+// sample holds an endpoint's counts at a point in time.
 type sample struct {
 	at                    time.Time
 	connections, failures uint64
 }
 
 const (
-	// pause is the minimum time between two readings. Readings may need at most 1/share of the
-	// time.
+	// pause is the minimum pause between two readings of the counters. Reading them may use at most
+	// 1/share of the time.
 	pause, share = 3 * time.Second, 100
-	// maxPause is the maximum time between two readings. It is shorter than the window, so a
+	// maxPause is the maximum pause between two readings. It is shorter than the window, so a
 	// problem is found within a window.
 	maxPause = window / 4
 	// window is the time over which an endpoint's share of failures is computed.
@@ -68,13 +68,14 @@ const (
 	maxSuspects = 1000
 )
 
-// New returns a Watch without suspects.
+// New returns a Watch that suspects no endpoint.
 func New(o Options) *Watch {
 	return &Watch{o: o, wake: wake.New(), suspects: map[balancer.Target]*suspect{}}
 }
 
 // Record records a connection that an endpoint did not answer. If the kernel forwards the
-// connection, client is its client. Otherwise err is the error of the dial. Record does not block.
+// connection, client is the client's address. Otherwise, err is the error of the dial. Record does
+// not block.
 func (w *Watch) Record(t balancer.Target, client netip.Addr, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -90,7 +91,7 @@ func (w *Watch) Record(t balancer.Target, client netip.Addr, err error) {
 	s.client, s.err = client, err
 }
 
-// Run reads counters while there are suspects, until ctx ends.
+// Run reads counters while there are suspects, until ctx is done.
 func (w *Watch) Run(ctx context.Context) error {
 	for {
 		select {
@@ -129,8 +130,8 @@ func (w *Watch) examine() bool {
 	return len(w.suspects) > 0
 }
 
-// count returns the sums of an endpoint's counts over its TCP and SCTP ports. UDP is excluded,
-// because one-way UDP is normal.
+// count returns an endpoint's counts, summed over its TCP and SCTP ports. UDP is excluded, because
+// one-way UDP is normal.
 func count(service *balancer.Service, t balancer.Target, counts map[traffic.Port]dataplane.FrontendCount, now time.Time) sample {
 	n := sample{at: now}
 	for _, p := range service.Ports {
@@ -156,10 +157,11 @@ func (s *suspect) add(n sample) bool {
 	return n.failures != first.failures || n.at.Sub(first.at) < window
 }
 
-// recent returns the numbers of unanswered and of all new connections in the window.
+// recent returns how many new connections in the window were unanswered, and how many there were in
+// total.
 func (s *suspect) recent() (failed, total uint64) {
 	first, last := s.samples[0], s.samples[len(s.samples)-1]
-	if last.connections < first.connections || last.failures < first.failures { // the endpoint was removed and added again, so its counts restarted
+	if last.connections < first.connections || last.failures < first.failures { // the endpoint was removed and added again, so its counters restarted from zero
 		return 0, 0
 	}
 	failed, total = last.failures-first.failures, last.connections-first.connections

@@ -66,8 +66,8 @@ func (n *node) count(port string, connections, failures uint64) {
 	}
 }
 
-// TestProblemThresholds makes connections within a minute fail. There must be a problem only if
-// there were ten or more new connections and 3 % or more of them failed.
+// TestProblemThresholds makes some of a minute's connections fail. There must be a problem only if
+// there are at least ten new connections and at least 3 % of them fail.
 func TestProblemThresholds(t *testing.T) {
 	for _, c := range []struct {
 		name                  string
@@ -87,7 +87,7 @@ func TestProblemThresholds(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := start(t)
-				n.count(c.port, 1000, 500) // these failures happened before the window of a minute
+				n.count(c.port, 1000, 500) // these failures happened more than a minute ago
 				n.Record(target(), netip.MustParseAddr("10.1.0.2"), c.dial)
 				time.Sleep(pause / 2)
 				n.count(c.port, 1000+c.connections, 500+c.failures)
@@ -100,21 +100,21 @@ func TestProblemThresholds(t *testing.T) {
 					t.Errorf("problems = %q, want %q", text, c.want)
 				}
 				if _, found := n.StatsOf(target()); found != (c.want != "") {
-					t.Errorf("StatsOf(target) found = %t, want the other value", found)
+					t.Errorf("StatsOf(target): found = %t, want the opposite", found)
 				}
 			})
 		})
 	}
 }
 
-// TestProblemEnds lets an endpoint answer again. The problem must end after a minute, and counters
-// must no longer be read.
+// TestProblemEnds lets an endpoint answer again. The problem must disappear after a minute, and
+// counters must no longer be read.
 func TestProblemEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := start(t)
 		time.Sleep(time.Hour)
 		if n.readings > 0 {
-			t.Errorf("readings of counters without a suspect = %d, want 0", n.readings)
+			t.Errorf("without a suspect: readings of counters = %d, want 0", n.readings)
 		}
 		n.Record(target(), netip.MustParseAddr("10.1.0.2"), nil)
 		time.Sleep(pause / 2)
@@ -132,7 +132,7 @@ func TestProblemEnds(t *testing.T) {
 		before := n.readings
 		time.Sleep(time.Hour)
 		if n.readings != before {
-			t.Errorf("further readings of counters = %d, want 0", n.readings-before)
+			t.Errorf("readings of counters afterwards = %d, want 0", n.readings-before)
 		}
 	})
 }

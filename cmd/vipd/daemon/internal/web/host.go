@@ -13,8 +13,8 @@ import (
 	"vipd/cmd/vipd/daemon/internal/httpserve"
 )
 
-// ownNames returns the names under which api.http answers, in lower case: names of this host, of
-// the listener, and of api.http_hosts.
+// ownNames returns the names under which api.http answers, in lower case: this host's names, the
+// listener's name, and the names in api.http_hosts.
 func ownNames(c *config.Config) []string {
 	listener, _, _ := net.SplitHostPort(c.API.HTTP) // the address was validated
 	names := append([]string{"localhost", c.Node, listener}, c.API.HTTPHosts...)
@@ -28,9 +28,9 @@ func ownNames(c *config.Config) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 }
 
-// onlyOwnNames rejects requests to foreign names, to prevent DNS rebinding. A foreign web page
-// could point its own name to this host, and a browser behind the firewall would read api.http for
-// the page. Addresses can't be rebound, so any address is accepted.
+// onlyOwnNames rejects requests to names that are not this host's, to prevent DNS rebinding. A
+// foreign web page could point its own name to this host, and a browser behind the firewall would
+// read api.http for the page. Addresses can't be rebound, so any address is accepted.
 func onlyOwnNames(h http.Handler, names []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host

@@ -16,7 +16,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/httpserve"
 )
 
-// Listener listens at api.http. If another program has the port, or the address is missing, it
+// Listener listens on api.http. If another program uses the port, or the address is missing, it
 // reports a problem and retries. vipd starts anyway, because services don't need api.http.
 type Listener struct {
 	at, file string
@@ -50,14 +50,13 @@ func Listen(at, file string, log *slog.Logger) (*Listener, error) {
 	return l, nil
 }
 
-// listen attempts to listen once.
 func (l *Listener) listen() error {
 	socket, err := net.Listen("tcp", l.at)
 	l.state.Store(&listening{socket, err})
 	return err
 }
 
-// Serve answers requests with h until ctx ends.
+// Serve answers requests with h until ctx is done.
 func (l *Listener) Serve(ctx context.Context, h http.Handler, log *slog.Logger) error {
 	if l == nil {
 		<-ctx.Done()
@@ -74,7 +73,7 @@ func (l *Listener) Serve(ctx context.Context, h http.Handler, log *slog.Logger) 
 	return httpserve.Serve(ctx, l.state.Load(), h, Bounds())
 }
 
-// Addr returns the address of metrics and health, or nil if they are not served.
+// Addr returns the address on which metrics and health are served, or nil if they are not served.
 func (l *Listener) Addr() net.Addr {
 	if l == nil || l.state.Load().err != nil {
 		return nil

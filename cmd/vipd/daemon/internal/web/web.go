@@ -18,29 +18,30 @@ import (
 
 // Options configures a Handler.
 type Options struct {
-	// Views provides the sources of the answers.
+	// Views builds the views that requests return.
 	Views *status.Sources
 	// Metrics answers scrapes.
 	Metrics http.HandlerFunc
 	Events  *events.History
-	// Fleet returns the nodes of the fleet. It is nil if this node has no fleet.
+	// Fleet returns the nodes of the fleet. It is nil if this node does not belong to a fleet.
 	Fleet func(context.Context) ([]fleet.Node, error)
 }
 
-// server answers the requests to api.http.
+// server answers requests to api.http.
 type server struct{ Options }
 
 // Bounds returns the limits for api.http's clients, many of which may follow the status page.
-// Clients get a quarter of the descriptors that userspace mode does not use: for example, 256 of
-// 1024 if the process may open 4096. So they can't use up the descriptors of health checks, files
-// and services.
+// Clients get a quarter of the file descriptors that userspace mode does not use: for example, 256
+// of 1024 if the process may open 4096. So they can't use up the descriptors that health checks,
+// files and services need.
 func Bounds() httpserve.Bounds {
 	b := httpserve.Default()
 	b.Connections = max(b.Connections, userspace.Reserve()/4)
 	return b
 }
 
-// Handler returns the handler of api.http: the status page, metrics and health. It changes nothing.
+// Handler returns the handler for api.http: the status page, metrics and health. It changes
+// nothing.
 func Handler(o Options) http.Handler {
 	srv := server{o}
 	mux := http.NewServeMux()
@@ -90,8 +91,8 @@ func (srv server) check(reasons func() []string, problems func() []balancer.Prob
 	}
 }
 
-// patience is the time in addition to sync.min_interval after which an unapplied change makes the
-// daemon unhealthy.
+// patience is how much longer than sync.min_interval a change may stay unapplied before the daemon
+// is unhealthy.
 const patience = time.Minute
 
 // unhealthy returns the reasons why vipd is unhealthy: a loop is stuck, or a change has waited too
@@ -110,7 +111,7 @@ func (srv server) unhealthy() []string {
 	return reasons
 }
 
-// overdue describes for how long changes have not been applied, and the last error.
+// overdue describes how long changes have not been applied, and the last error.
 func overdue(behind time.Duration, last string) string {
 	text := fmt.Sprintf("changes have waited %s to be applied", behind.Round(time.Second))
 	if last != "" {
