@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAccessLog ends connections, and renames the log file. Each connection must have a line with
+// TestAccessLog closes connections, and renames the log file. Each connection must have a line with
 // its details, and vipd must create the file again.
 func TestAccessLog(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
@@ -95,8 +95,8 @@ endpoints = [{ address = "127.58.1.2", port = 9001 }]
 	})
 }
 
-// TestAccessLogOfServices sets and changes access_log of services. Lines of these services must
-// then be written to the new destination, and lines of other services to the destination in
+// TestAccessLogOfServices sets and changes the setting access_log of some services. Their lines
+// must then be written to the new destination, and all other lines to the destination in
 // [userspace].
 func TestAccessLogOfServices(t *testing.T) {
 	server(t, "127.58.2.1:9001", "one")
@@ -137,6 +137,6 @@ func TestAccessLogOfServices(t *testing.T) {
 	n.write(strings.Replace(all, "[services.quiet]", "[services.quiet]\naccess_log = \"journal\"", 1))
 	wait.For(t, 0, "a log of a service that had none", func() bool { askAll(); return logged("quiet") != "" })
 	if usual, alone, told := logged("usual"), logged("alone"), logged("told"); usual != "" || strings.Contains(alone, "journal") || strings.Contains(told, "own") {
-		t.Errorf("destinations of the services' lines: \"usual\" = %q, \"alone\" = %q, \"told\" = %q; want only each service's own destination", usual, alone, told)
+		t.Errorf("lines in \"usual\" = %q, \"alone\" = %q, \"told\" = %q; want each service's lines only in its own destination", usual, alone, told)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"vipd/test/wait"
 )
 
-// blockedLog is a log writer that blocks while its lock is held.
 type blockedLog struct{ sync.Mutex }
 
 func (c *blockedLog) Write(line []byte) (int, error) {
@@ -20,7 +19,7 @@ func (c *blockedLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestBlockedLog blocks the log, like a pipe without a reader. vipd must still check endpoints,
+// TestBlockedLog blocks the log, as a pipe without a reader does. vipd must still check endpoints,
 // steer traffic and read files, and the API must show the results.
 func TestBlockedLog(t *testing.T) {
 	server(t, "127.59.1.1:9001", "one")

@@ -16,15 +16,16 @@ import (
 	"vipd/test/wait"
 )
 
-// browser is a headless Chromium with one page, controlled by the DevTools protocol through pipes.
+// browser is a headless Chromium with one page, controlled through the DevTools protocol through
+// pipes.
 type browser struct {
 	t       *testing.T
 	to      *os.File
 	from    *bufio.Reader
 	session string
 	last    int
-	// complaints holds the errors and warnings on the console, including violations of the content
-	// policy.
+	// complaints holds the errors and warnings from the console, including violations of the
+	// content policy.
 	complaints []string
 }
 
@@ -90,8 +91,8 @@ func (b *browser) call(method string, params map[string]any, result any) {
 	}
 }
 
-// ask sends a request to the page's session, and decodes the result. It returns the error in the
-// browser's answer, if any.
+// ask sends a request to the page's session, and decodes the result. It returns the error that the
+// browser reports, if any.
 func (b *browser) ask(method string, params map[string]any, result any) error {
 	b.t.Helper()
 	b.last++
@@ -121,7 +122,7 @@ func (b *browser) ask(method string, params map[string]any, result any) error {
 	}
 }
 
-// read returns the next message, and records the console's complaints.
+// read returns the next message, and records complaints from the console.
 func (b *browser) read() (m message) {
 	b.t.Helper()
 	data, err := b.from.ReadBytes(0)
@@ -138,7 +139,6 @@ func (b *browser) read() (m message) {
 	return m
 }
 
-// open loads a page in a window with the given size and colour scheme.
 func (b *browser) open(url string, width, height int, scheme string) {
 	b.t.Helper()
 	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
@@ -161,7 +161,6 @@ func (b *browser) eval(expression string) string {
 	return fmt.Sprint(r.Result.Value)
 }
 
-// press sends a key press to the page.
 func (b *browser) press(key string, code int, text string) {
 	b.t.Helper()
 	for _, kind := range []string{"keyDown", "keyUp"} {
@@ -169,13 +168,11 @@ func (b *browser) press(key string, code int, text string) {
 	}
 }
 
-// focused returns the element that has the focus.
 func (b *browser) focused() string {
 	b.t.Helper()
 	return b.eval(`document.activeElement.id`)
 }
 
-// waitForTrue waits until an expression in the page is true.
 func (b *browser) waitForTrue(what, expression string) {
 	b.t.Helper()
 	wait.For(b.t, time.Minute, what, func() bool { return b.eval(expression) == "true" })
@@ -201,8 +198,8 @@ func (b *browser) picture(name string) {
 }
 
 // TestStatusPageInBrowser opens the pages in light and dark schemes. The pages must fit the screen,
-// follow changes, and keep the focus. Keys must reach all links. The console may only have messages
-// about scripts that the policy forbids.
+// follow changes, and keep the focus. All links must be reachable with the keyboard. The console
+// may only show messages about scripts that the policy forbids.
 func TestStatusPageInBrowser(t *testing.T) {
 	b := newBrowser(t)
 	server(t, "127.40.1.1:9001", "one")
@@ -225,7 +222,7 @@ ports = [{ port = "<b>" }]
 				b.open(top+path, screen[0], screen[1], scheme)
 				b.waitForTrue("the page to be live", `document.getElementById("state").textContent == "live"`)
 				if got := b.eval(`document.documentElement.scrollWidth <= innerWidth`); got != "true" {
-					t.Errorf("page %s is wider than the screen at a width of %d points, want no wider page", path, screen[0])
+					t.Errorf("page %s at a width of %d points: page is wider than the screen", path, screen[0])
 				}
 				if got, want := b.eval(`getComputedStyle(document.body).color`), map[string]string{"light": "rgb(0, 0, 0)", "dark": "rgb(255, 255, 255)"}[scheme]; got != want {
 					t.Errorf("%s, %s: text colour = %s, want %s", path, scheme, got, want)
@@ -243,7 +240,7 @@ ports = [{ port = "<b>" }]
 	}
 }
 
-// follows uses the keyboard on the node's page while the page changes.
+// follows checks that the keyboard works on the node's page while the page changes.
 func (b *browser) follows(m *fleetNode, top string) {
 	t := b.t
 	b.open(top+"/", 1280, 900, "light")
@@ -262,7 +259,7 @@ func (b *browser) follows(m *fleetNode, top string) {
 	}
 	b.waitForTrue("the drain to show", `document.body.textContent.includes("1 of 2")`)
 	if got := b.focused(); got != "service-web" {
-		t.Errorf("focus after a change = %q, want service-web", got)
+		t.Errorf("after a change: focus = %q, want service-web", got)
 	}
 	b.press("Enter", 13, "\r")
 	b.waitForTrue("the page of the service", `location.pathname == "/services/web" && document.body.textContent.includes("draining")`)

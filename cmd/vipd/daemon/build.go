@@ -54,7 +54,7 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// build creates the parts in the order of their dependencies.
+// build creates the parts. A part is created after all parts that it needs..
 func (d *Daemon) build() (err error) {
 	hosting := modes.HostOptions(d.config)
 	hosting.Log = d.component("host")
@@ -118,7 +118,7 @@ func (d *Daemon) build() (err error) {
 // openStateDir creates state_dir if it is missing. It rejects a directory that other users can
 // write to.
 func (d *Daemon) openStateDir(published *model.Published) error {
-	d.stateDir = statedir.New(d.config.StateDir, published.Kick) // the next round of the model reports a file that can't be saved
+	d.stateDir = statedir.New(d.config.StateDir, published.Kick) // the next run of the model's loop reports a file that can't be saved
 	if err := d.stateDir.Check(folder.CheckFiles); err != nil {
 		return configError{fmt.Errorf("state_dir: %w", err)}
 	}
@@ -141,7 +141,6 @@ func (d *Daemon) newAccessLog(published *model.Published) *accesslog.Log {
 	})
 }
 
-// component returns the logger of a part.
 func (d *Daemon) component(name string) *slog.Logger { return d.Log.With("component", name) }
 
 // newMetrics returns the metrics. They read the other parts only during a scrape.
@@ -152,7 +151,7 @@ func (d *Daemon) newMetrics() *metrics.Metrics {
 	})
 }
 
-// api returns the handler of the API's socket.
+// api returns the handler for the API's socket.
 func (d *Daemon) api() http.Handler {
 	return apiserver.Handler(apiserver.Options{
 		Views: &d.views, ChangeGroup: d.config.API.ChangeGroup, Events: d.events, Log: d.Log,
@@ -162,7 +161,7 @@ func (d *Daemon) api() http.Handler {
 	})
 }
 
-// webHandler returns the handler of api.http.
+// webHandler returns the handler for api.http.
 func (d *Daemon) webHandler() http.Handler {
 	o := web.Options{Views: &d.views, Metrics: d.metrics.ServeHTTP, Events: d.events}
 	if d.fleet != nil {
@@ -172,7 +171,7 @@ func (d *Daemon) webHandler() http.Handler {
 }
 
 // newEngine creates the engine with dp as its first dataplane. If tracing is configured, it also
-// creates the tracer of the engine's rounds.
+// creates a tracer for the engine's passes.
 func (d *Daemon) newEngine(dp dataplane.Dataplane) (err error) {
 	var rounds func(*dataplane.Round)
 	if to := d.config.Tracing.OTLPEndpoint; to != "" {
@@ -198,7 +197,7 @@ func (d *Daemon) newEngine(dp dataplane.Dataplane) (err error) {
 // enough for three failed renewals.
 const leaseTime = 15 * time.Second
 
-// newChecks creates the health checks and the agent checks, and the detectors of outliers and of
+// newChecks creates the health checks and the agent checks, and the detectors for outliers and for
 // unanswered connections.
 func (d *Daemon) newChecks(published *model.Published) (err error) {
 	o := checks.Options{
@@ -228,7 +227,7 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 	return nil
 }
 
-// newNames creates the part that looks up endpoints that are defined by name.
+// newNames creates the part that looks up endpoints defined by host name.
 func (d *Daemon) newNames(published *model.Published) {
 	client := resolve.New(resolve.Options{Servers: func() []string { return d.configuration.Current().Resolver.Servers }})
 	d.names = names.New(names.Options{
@@ -272,13 +271,13 @@ func (d *Daemon) newSource() (err error) {
 	return nil
 }
 
-// settingsProblems returns the problems of all sections of the configuration file except services.
+// settingsProblems returns the problems in all sections of the configuration file except services.
 func settingsProblems(doc store.Document) []balancer.Problem {
 	_, problems := config.Decode(doc)
 	return problems
 }
 
-// newFailover creates the reporter to vipd owner if this host may own VIPs. Otherwise it removes
+// newFailover creates the reporter to vipd owner if this host may own VIPs. Otherwise, it removes
 // the state that an earlier configuration saved.
 func (d *Daemon) newFailover(published *model.Published) error {
 	if c := d.config; c.Ownership.Enabled {
@@ -295,15 +294,15 @@ func (d *Daemon) newFailover(published *model.Published) error {
 	return err
 }
 
-// newModel creates the model, which starts with the dataplane of the mode first.
+// newModel creates the model, whose initial dataplane is that of the mode first.
 func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) *model.Model {
 	o := model.Options{
 		Published: published, Configuration: d.configuration, StateDir: d.stateDir, Events: d.events,
 		Carrier: first.Dataplane, Engine: d.engine, Checks: d.checks, Agents: d.agents, Names: d.names, Outliers: d.outliers,
 		LocalAddresses: func() (own, networked []netip.Addr, err error) { return d.host.LocalAddresses(nil) },
 		Reserved:       d.reserved.All,
-		// The rules of an earlier vipd may still serve the fleet's services. If so, vipd waits for
-		// the fleet's store without limit.
+		// A previous vipd's rules may still serve the fleet's services. If so, vipd waits for the
+		// fleet's store without limit.
 		Patient:  d.fleet != nil && first.Keeps && d.host.Inherited(),
 		Awaiting: d.transitions.Awaiting, Compiled: d.transitions.Compiled,
 	}
@@ -324,7 +323,7 @@ func (d *Daemon) compiled() (*model.State, <-chan struct{}) {
 	return d.model.State(), changed
 }
 
-// leavingVIPs returns the options for the watch of leaving VIPs.
+// leavingVIPs returns the options for package leaving.
 func (d *Daemon) leavingVIPs() leaving.Options {
 	return leaving.Options{
 		State: d.compiled,
@@ -340,8 +339,8 @@ func (d *Daemon) leavingVIPs() leaving.Options {
 	}
 }
 
-// hostProblems returns the problems that do not depend on the compiled state, such as missing
-// abilities of the host and conflicts with other programs.
+// hostProblems returns the problems that do not depend on the compiled state, such as features that
+// the host lacks and conflicts with other programs.
 func (d *Daemon) hostProblems() []balancer.Problem {
 	all := slices.Concat(d.startProblems(), d.host.Problems(), d.watch.Problems(), d.duplicates.Problems(), d.failover.Problems(), d.unanswered.Problems(), d.access.Problems(), d.web.Problems())
 	if why := d.modeSwitch.Serving().Dataplane.Traits().Lacks; why != "" {

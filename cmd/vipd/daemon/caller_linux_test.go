@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	nobody = 65534 // user nobody and group nogroup of Debian
+	nobody = 65534 // Debian's user nobody and group nogroup
 	games  = 60    // a group that exists on every Debian host
 )
 
 // dialAs connects to a socket with the credentials of a user and its groups. It changes the
-// credentials of one thread, which is locked to the goroutine and ends with it.
+// credentials of one thread, which is locked to the goroutine and exits with it.
 func dialAs(path string, uid int, groups []uint32) (net.Conn, error) {
 	type result struct {
 		c   net.Conn
@@ -68,7 +68,6 @@ func dialAs(path string, uid int, groups []uint32) (net.Conn, error) {
 	return r.c, r.err
 }
 
-// clientAs returns a client that connects as another user.
 func clientAs(t *testing.T, socket string, uid int, groups ...uint32) *api.Client {
 	t.Helper()
 	relay := filepath.Join(t.TempDir(), "relay.sock")
@@ -99,8 +98,8 @@ func clientAs(t *testing.T, socket string, uid int, groups ...uint32) *api.Clien
 }
 
 // TestCallersThatMayChange opens the socket to all users, and sends requests as several users. All
-// may read, but only root and the operators' group may make changes. Events must name the user that
-// the kernel reports.
+// users may read, but only root and the operators' group may make changes. Events must name the
+// user that the kernel reports.
 func TestCallersThatMayChange(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to call as other users")
@@ -127,14 +126,14 @@ health = { type = "tcp", steps = [{ send = "AUTH sesame\r\n" }] }
 		t.Fatal(err)
 	}
 	if mode := info.Mode().Perm(); mode != 0o660 {
-		t.Errorf("the socket's mode = %o, want 660", mode)
+		t.Errorf("mode of the socket = %o, want 660", mode)
 	}
 	if err := os.Chmod(n.socket(), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	reader := clientAs(t, n.socket(), nobody)
 	if _, err := reader.Status(t.Context()); err != nil {
-		t.Errorf("error of reading as nobody = %v, want none", err)
+		t.Errorf("reading as nobody: error = %v, want none", err)
 	}
 	for who, c := range map[string]*api.Client{"nobody": reader, "operator": clientAs(t, n.socket(), nobody, games)} {
 		all, err := c.Services(t.Context())
@@ -146,11 +145,11 @@ health = { type = "tcp", steps = [{ send = "AUTH sesame\r\n" }] }
 		}
 	}
 	if _, err := reader.Reload(t.Context(), "root"); err == nil || !strings.Contains(err.Error(), "nobody may not change this vipd; only root and the group games (api.change_group) may: ") {
-		t.Errorf("error of a reload as nobody = %v, want a refusal", err)
+		t.Errorf("reload as nobody: error = %v, want a refusal", err)
 	}
 	draining := true
 	if _, err := reader.Override(t.Context(), api.OverrideRequest{Service: "web", Address: "127.0.0.1", Draining: &draining}); err == nil || !strings.Contains(err.Error(), "only root") {
-		t.Errorf("error of a drain as nobody = %v, want a refusal", err)
+		t.Errorf("drain as nobody: error = %v, want a refusal", err)
 	}
 	operator := clientAs(t, n.socket(), nobody, games)
 	pending := func(c *api.Client) (errs []error) {
@@ -168,10 +167,10 @@ health = { type = "tcp", steps = [{ send = "AUTH sesame\r\n" }] }
 		}
 	}
 	if _, err := operator.Reload(t.Context(), "alice\x1b[31m (root)"); err != nil {
-		t.Errorf("error of a reload as an operator = %v, want none", err)
+		t.Errorf("reload as an operator: error = %v, want none", err)
 	}
 	if _, err := clientAs(t, n.socket(), 0).Reload(t.Context(), "alice"); err != nil {
-		t.Errorf("error of a reload as root = %v, want none", err)
+		t.Errorf("reload as root: error = %v, want none", err)
 	}
 	story := n.eventsOf(events.Reload)
 	for _, want := range []string{"vipctl reload by nobody (alice[31m root)", "vipctl reload by root (alice)"} {

@@ -13,7 +13,6 @@ import (
 	"vipd/test/wait"
 )
 
-// checked defines a service with two endpoints and a check.
 const checked = `
 [services.web]
 vips = ["127.42.0.1"]
@@ -23,7 +22,7 @@ health = { type = "tcp", interval = "500ms", timeout = "400ms", rise = 2, fall =
 `
 
 // TestChecksSteer stops an endpoint's server. The endpoint must get no connections until it answers
-// again, even after a restart of vipd.
+// again, even after vipd restarts.
 func TestChecksSteer(t *testing.T) {
 	server(t, "127.42.1.1:9001", "one")
 	two := serverUntil(t, "127.42.1.1:9002", "two")
@@ -37,7 +36,7 @@ func TestChecksSteer(t *testing.T) {
 	states("127.42.1.1:9001:active/1 127.42.1.1:9002:down/0")
 	for range 6 {
 		if got := ask("127.42.0.1:8080"); got != "one" {
-			t.Errorf("answer while one endpoint is down = %q, want \"one\"", got)
+			t.Errorf("while one endpoint is down: answer = %q, want \"one\"", got)
 		}
 	}
 	n.stop()
@@ -46,10 +45,10 @@ func TestChecksSteer(t *testing.T) {
 	}
 	n.start()
 	if got := n.endpoints(); got != "127.42.1.1:9001:active/1 127.42.1.1:9002:down/0" {
-		t.Errorf("endpoints after a restart = %s, want the second endpoint down", got)
+		t.Errorf("after a restart: endpoints = %s, want the second endpoint down", got)
 	}
 	if got := n.eventsOf(events.Health); got != "web 127.42.1.1:9002 is still down: connection refused: nothing listens there" {
-		t.Errorf("events after a restart =\n%s\nwant only the event that the second endpoint is still down", got)
+		t.Errorf("after a restart: events =\n%s\nwant only the event that the second endpoint is still down", got)
 	}
 	file, long := filepath.Join(n.dir, "state", "health.json"), time.Now().Add(-time.Hour)
 	if err := os.Chtimes(file, long, long); err != nil {
@@ -64,7 +63,7 @@ func TestChecksSteer(t *testing.T) {
 	wait.For(t, 10*time.Second, "the recovered endpoint to get connections", func() bool { return ask("127.42.0.1:8080") == "two" })
 }
 
-// serverUntil is like server, but also returns a function that stops it.
+// serverUntil is like the function server, but also returns a function that stops the server.
 func serverUntil(t *testing.T, address, name string) (stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -88,8 +87,8 @@ func serverUntil(t *testing.T, address, name string) (stop func()) {
 	return stop
 }
 
-// TestUnsavedChecks makes the saved results of checks unreadable, and then makes it impossible to
-// save them. Each failure must be reported as a problem and an event. The problem must end when
+// TestUnsavedChecks makes the saved check results unreadable, and then makes it impossible to save
+// them. Each failure must be reported as a problem and an event. The problem must disappear when
 // vipd can save the results again.
 func TestUnsavedChecks(t *testing.T) {
 	server(t, "127.42.1.1:9001", "one")
@@ -107,7 +106,7 @@ func TestUnsavedChecks(t *testing.T) {
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	if p := n.problems(); !strings.Contains(p, "health.json.broken") {
-		t.Errorf("problems with a broken health.json = %q, want a problem that reports the renamed file", p)
+		t.Errorf("with a broken health.json: problems = %q, want a problem that reports the renamed file", p)
 	}
 	wait.For(t, 20*time.Second, "the results to be saved", func() bool { return n.problems() == "" })
 	if err := os.Rename(state, state+".away"); err != nil {

@@ -20,9 +20,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestCountsClientConnections runs random histories of connections, changes, reloads, mode switches
-// and restarts. The count must survive restarts. It must never exceed the number of connections
-// that clients opened, and must reach that number in the end.
+// TestCountsClientConnections simulates random histories of connections, changes, reloads, mode
+// switches and restarts. The count must survive restarts. It must never exceed the number of
+// connections that clients opened, and must reach that number in the end.
 func TestCountsClientConnections(t *testing.T) {
 	for seed := range uint64(wait.Soak(2, 50)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { countsWhatClientsSent(t, rand.New(rand.NewPCG(seed, 15))) })
@@ -66,7 +66,7 @@ endpoints = [{ address = "127.58.9.1", port = 9001 }, { address = "127.58.9.2", 
 			n.stop()
 			n.start()
 			if first := n.connections(); first != sent {
-				t.Fatalf("connections counted at first = %d, want %d: %s", first, sent, history)
+				t.Fatalf("initial count of connections = %d, want %d: %s", first, sent, history)
 			}
 		}
 		write()
@@ -96,7 +96,7 @@ endpoints = [{ address = "127.58.9.1", port = 9001 }, { address = "127.58.9.2", 
 }
 
 // newWeightedNode returns a node in a mode, with a service that has two silent endpoints. The
-// function weigh sets the endpoints' weights, which differ between even and odd values of i.
+// function weigh sets the endpoints' weights. Even and odd values of i result in different weights.
 func newWeightedNode(t *testing.T, name config.ModeName) (n *node, weigh func(i int)) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft")
@@ -124,8 +124,8 @@ endpoints = [{ address = "127.58.9.1", port = 5353, weight = %d }, { address = "
 // TestCountsOverRestarts changes weights, and stops, kills and starts vipd, while each client sends
 // one datagram. No count may decrease or exceed the number of datagrams. Each flow must be counted
 // once. Two kinds of flows may be missing: flows that a CPU is processing in a rule when the rule
-// is removed, and flows of rules that were replaced between the last reading of counters and a
-// kill.
+// is removed, and flows of rules that were replaced after counters were last read and before vipd
+// was killed.
 func TestCountsOverRestarts(t *testing.T) {
 	for _, name := range []config.ModeName{config.NFTablesMode, config.IPTablesMode} {
 		t.Run(string(name), func(t *testing.T) { countsOverRestarts(t, name) })
@@ -158,7 +158,7 @@ func countsOverRestarts(t *testing.T, name config.ModeName) {
 	counted := func() uint64 {
 		now := n.connections()
 		if now < shown || now > uint64(sent) {
-			t.Fatalf("counted connections = %d, want at most %d and at least the earlier %d", now, sent, shown)
+			t.Fatalf("counted connections = %d, want at most %d and at least the previous %d", now, sent, shown)
 		}
 		shown = now
 		return now
@@ -187,7 +187,7 @@ func countsOverRestarts(t *testing.T, name config.ModeName) {
 			change(3)
 			counted()
 			weigh(1)
-			_, err := n.client.Reload(t.Context(), "the test") // the last counts of the replaced rules are not read
+			_, err := n.client.Reload(t.Context(), "the test") // the last counts of the replaced rules are lost
 			if n.end(true); err != nil {
 				t.Fatal(err)
 			}
@@ -240,8 +240,8 @@ func TestCountsWhileServicesChange(t *testing.T) {
 	}
 }
 
-// between returns the maximum number of uncounted flows. When a change removes a rule, each CPU may
-// be processing a flow in that rule.
+// between returns the maximum number of uncounted flows. Whenever a change removes a rule, each CPU
+// may be processing a flow in that rule.
 func between(changes int) uint64 { return uint64(changes * runtime.NumCPU()) }
 
 func countsWhileServicesChange(t *testing.T, name config.ModeName) {

@@ -58,24 +58,24 @@ type Options struct {
 	ConfigFile string
 	// Mode overrides the configuration's mode, unless it is "".
 	Mode config.ModeName
-	// AllowEmpty permits an empty configuration, which removes the services of an earlier vipd.
+	// AllowEmpty permits an empty configuration, which removes a previous vipd's services.
 	// Otherwise New rejects such a configuration.
 	AllowEmpty bool
 	Log        *slog.Logger
 	// Replace makes this vipd replace the running vipd of the same run_dir. It takes over that
 	// vipd's sockets and connections.
 	Replace bool
-	// Hurry is a context. When it ends, Run stops waiting for connections to finish. If nil, Run
-	// waits until its time limits.
+	// Hurry is a context. When it is done, Run stops waiting for connections to finish. If nil, Run
+	// waits until its time limits expire.
 	Hurry context.Context
 	// Version is the version that status and metrics show.
 	Version string
-	// Modes lists the modes of this program, starting with the best.
+	// Modes lists the modes of this program, best first.
 	Modes []modes.Mode
 	// Ejection determines when failed connects eject an endpoint. The default is
 	// health.DefaultEjectionRules.
 	Ejection health.EjectionRules
-	// WatchInterval is the interval of the checks of the host's firewalls and of vipd's files. The
+	// WatchInterval is the interval at which the host's firewalls and vipd's files are checked. The
 	// default is a minute.
 	WatchInterval time.Duration
 }
@@ -86,24 +86,24 @@ type Daemon struct {
 	config config.Config
 	// mistake is the reason why vipd uses the last valid configuration, or nil if it uses the file.
 	mistake error
-	// fileUnusable reports whether the file has been unusable ever since the start.
+	// fileUnusable reports whether the file has been unusable ever since vipd started.
 	fileUnusable atomic.Bool
 	lock         *os.File
 	opened       []io.Closer // files and locks, which closeFiles closes in reverse order
 	spare        descriptors
-	// filesLost reports whether vipd's files were missing at the last check. Only the goroutine of
-	// watch uses this field.
+	// filesLost reports whether vipd's files were missing when last checked. Only the goroutine
+	// that runs watch uses this field.
 	filesLost bool
 	host      *host.Host
-	// namespace is the lock of the network namespace. It is nil if no lock is needed.
+	// namespace is the lock on the network namespace. It is nil if no lock is needed.
 	namespace  *netlock.Lock
 	modeSwitch *modeswitch.Switch
 	counters   traffic.Counters // counts of all modes together
 	engine     *dataplane.Engine
 	source     store.Source
 	files      *tomlfile.Source // the part of source that follows files
-	fleet      *fleet.Member    // nil if the store is not a fleet's
-	// reserved is nil if the store is not a fleet's.
+	fleet      *fleet.Member    // nil if the store does not belong to a fleet
+	// reserved is nil if the store does not belong to a fleet.
 	reserved *reserved.Follower
 	checks   *checks.Checks
 	agents   *agents.Agents
@@ -126,19 +126,19 @@ type Daemon struct {
 	events        *events.History // records and logs events
 	metrics       *metrics.Metrics
 	socket        net.Listener  // nil if the system has no Unix sockets
-	web           *web.Listener // nil if it is off
+	web           *web.Listener // nil if api.http is off
 	started       time.Time
 	reloaded      reloaded
 	notify        notifier
-	// inherited is the state that the previous process handed over. successorQueue is the queue to
-	// the process that replaces this process.
+	// inherited is the state that the previous process handed over. successorQueue leads to the
+	// process that replaces this process.
 	inherited      []handover.Item
 	successorQueue *handover.Queue
 	replacing      *net.UnixListener
 }
 
-// New reads the configuration, tries the modes and opens the sockets. It starts no goroutines. It
-// changes the kernel only while it tries modes. The caller must call [Daemon.Run], which also
+// New reads the configuration, tries the modes and opens the sockets. It does not start goroutines.
+// It changes kernel state only while it tries modes. The caller must call [Daemon.Run], which also
 // releases everything that New acquired.
 func New(o Options) (*Daemon, error) {
 	c, mistake, err := StartConfig(o.ConfigFile, o.AllowEmpty)
@@ -227,7 +227,7 @@ func (d *Daemon) closeFiles() {
 			d.Log.Warn("the host's sockets can't be closed", "err", err)
 		}
 	}
-	var late []net.Conn // connections of vipds that want to replace this vipd
+	var late []net.Conn // connections from vipds that want to replace this vipd
 	if d.replacing != nil {
 		_ = os.Remove(d.handoverPath()) // must happen before the lock is released
 		if d.successorQueue == nil {
@@ -244,7 +244,7 @@ func (d *Daemon) closeFiles() {
 	for _, item := range d.inherited { // items remain only if New failed
 		item.Close()
 	}
-	if d.successorQueue != nil { // close last: the next process opens these files when the queue ends
+	if d.successorQueue != nil { // close last: the next process opens these files when the queue is closed
 		_ = d.successorQueue.Close()
 	}
 	for _, c := range late {
@@ -252,15 +252,15 @@ func (d *Daemon) closeFiles() {
 	}
 }
 
-// lateTime is the time limit for accepting connections that already wait in the kernel.
+// lateTime is the time limit for accepting connections that are already waiting in the kernel.
 const lateTime = 20 * time.Millisecond
 
 // Web returns the address of metrics and health, or nil if they are not served.
 func (d *Daemon) Web() net.Addr { return d.web.Addr() }
 
-// Run serves until ctx ends or a part fails. Then it hands over the traffic. Userspace mode stops
-// accepting connections, drains, and removes its redirects and addresses. Kernel modes leave rules
-// and addresses in place. Run may be called only once.
+// Run serves until ctx is done or a part fails. Then it hands over the traffic. Userspace mode
+// stops accepting connections, drains, and removes its redirects and addresses. Kernel modes leave
+// rules and addresses in place. Run may be called only once.
 func (d *Daemon) Run(ctx context.Context) error {
 	defer d.closeFiles()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -299,8 +299,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 }
 
 // startWriting starts the writers of events and traces. The returned function stops them, and waits
-// until they have written everything. It must be called after the other parts have ended, because
-// these parts produce entries until then.
+// until they have written everything. It must be called after the other parts have stopped, because
+// they produce entries until then.
 func (d *Daemon) startWriting() (written func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var writing sync.WaitGroup
@@ -312,7 +312,8 @@ func (d *Daemon) startWriting() (written func()) {
 	return func() { cancel(); writing.Wait() }
 }
 
-// parts returns the functions that the daemon runs in goroutines. If one of them fails, all end.
+// parts returns the functions that the daemon runs in goroutines. If one of them fails, all of them
+// are stopped.
 func (d *Daemon) parts() map[string]func(context.Context) error {
 	all := map[string]func(context.Context) error{
 		"model":             d.model.Run,

@@ -30,13 +30,12 @@ import (
 	"vipd/test/wait"
 )
 
-// TestMain gives each run its own addresses.
+// TestMain runs the tests with their own addresses.
 func TestMain(m *testing.M) { lab.Main(orderly{m}) }
 
-// orderly runs the tests, and fails if a goroutine is left. All tests must end their daemons.
+// orderly runs the tests, and fails if a goroutine is left. So every test must stop its daemons.
 type orderly struct{ *testing.M }
 
-// Run runs the tests.
 func (o orderly) Run() (code int) {
 	goleak.VerifyTestMain(o.M, goleak.Cleanup(func(found int) { code = found }),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
@@ -49,26 +48,26 @@ type node struct {
 	dir    string
 	client *api.Client
 	daemon *daemon.Daemon
-	modes  []modes.Mode // nil means the modes of noRoot
+	modes  []modes.Mode // nil means noRoot()
 	log    slog.Handler // nil means that the log is discarded
 	// replace makes launch pass --replace.
 	replace bool
 	// ejection replaces the default rules for ejections, unless it is zero.
 	ejection health.EjectionRules
 	watch    time.Duration // 0 means the daemon's own interval
-	stop     func()        // ends the daemon and waits
+	stop     func()        // stops the daemon and waits until it has stopped
 	// end stops or kills the program that spawn has started.
 	end func(kill bool)
 }
 
 // noRoot returns the mode that needs no privilege and does not change the host's rules. Without
-// root, tests run on the host itself.
+// root privileges, tests run on the host itself.
 func noRoot() []modes.Mode {
 	m, _ := modes.Find(config.UserspaceMode)
 	return []modes.Mode{m}
 }
 
-// header is the start of a configuration that needs no privilege.
+// header is the first part of a configuration that needs no privilege.
 const header = `mode = "userspace"
 node = "n1"
 state_dir = "state"
@@ -107,7 +106,6 @@ func (n *node) written() {
 	})
 }
 
-// start starts the daemon, and waits until it is ready.
 func (n *node) start() {
 	n.t.Helper()
 	n.launch()
@@ -167,7 +165,7 @@ func (n *node) status() (s api.Status) {
 	return s
 }
 
-// problems returns the problems in the status, one per line.
+// problems returns the problems in the status, one on each line.
 func (n *node) problems() string {
 	var lines []string
 	for _, p := range n.status().Problems {
@@ -176,7 +174,6 @@ func (n *node) problems() string {
 	return strings.Join(lines, "\n")
 }
 
-// list returns all endpoints.
 func (n *node) list() (all []api.Endpoint) {
 	n.t.Helper()
 	n.retry("endpoints", func() (err error) { all, err = n.client.Endpoints(n.t.Context()); return err })
@@ -198,7 +195,7 @@ func server(t *testing.T, address, name string) {
 	serverUntil(t, address, name)
 }
 
-// ask connects to address, and returns the answer of the server that gets the connection.
+// ask connects to address, and returns the answer of whichever server gets the connection.
 func ask(address string) string {
 	c, err := net.DialTimeout("tcp", address, wait.Patience)
 	if err != nil {
@@ -212,7 +209,6 @@ func ask(address string) string {
 	return string(text)
 }
 
-// web defines a service with two endpoints.
 const web = `
 [services.web]
 vips = ["127.40.0.1"]
@@ -227,7 +223,7 @@ func TestServesAndFollowsTheFile(t *testing.T) {
 	got := []string{ask("127.40.0.1:8080"), ask("127.40.0.1:8080")}
 	slices.Sort(got)
 	if !slices.Equal(got, []string{"one", "two"}) {
-		t.Errorf("answers of two requests = %q, want \"one\" and \"two\"", got)
+		t.Errorf("two requests: answers = %q, want \"one\" and \"two\"", got)
 	}
 	if p := n.problems(); p != "" {
 		t.Error("problems:", p)
@@ -239,13 +235,13 @@ func TestServesAndFollowsTheFile(t *testing.T) {
 	wait.For(t, 5*time.Second, "the change to be applied", func() bool { return n.status().Sync.Pending == 0 })
 	for range 4 {
 		if got := ask("127.40.0.1:8080"); got != "two" {
-			t.Errorf("answer with one endpoint draining = %q, want \"two\"", got)
+			t.Errorf("with one endpoint draining: answer = %q, want \"two\"", got)
 		}
 	}
 	n.stop()
 }
 
-// TestBrokenFile writes files with several mistakes. Traffic must continue, and the problem must
+// TestBrokenFile writes files that contain mistakes. Traffic must continue, and the problem must
 // name the line.
 func TestBrokenFile(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
@@ -265,7 +261,7 @@ func TestBrokenFile(t *testing.T) {
 		}
 		r, err := n.client.Reload(t.Context(), "")
 		if err != nil || len(r.Problems) == 0 {
-			t.Errorf("problems of the reload of %s = %v, error = %v; want one problem at the mistake", c.name, r.Problems, err)
+			t.Errorf("reload of %s: problems = %v, error = %v; want one problem at the mistake", c.name, r.Problems, err)
 		}
 	}
 	n.write(web)
@@ -317,15 +313,15 @@ func TestOverridesSurviveRestart(t *testing.T) {
 	n.stop()
 	n.start()
 	if got := n.endpoints(); got != want {
-		t.Errorf("endpoints after a restart = %s, want %s", got, want)
+		t.Errorf("after a restart: endpoints = %s, want %s", got, want)
 	}
 	if err := drain(api.OverrideRequest{Node: "a", Draining: &no}); err != nil {
 		t.Fatal(err)
 	}
 	if got := n.endpoints(); got != "127.40.1.1:9001:active/1 127.40.1.1:9002:active/5" {
-		t.Errorf("endpoints after undrain = %s, want both endpoints active", got)
+		t.Errorf("after undrain: endpoints = %s, want both endpoints active", got)
 	}
-	one := 1 // the same as in the definition, so nothing is overridden
+	one := 1 // equals the definition, so nothing is overridden
 	if err := drain(api.OverrideRequest{Service: "web", Address: "127.40.1.1", Weight: &one}); err != nil {
 		t.Fatal(err)
 	}
@@ -335,16 +331,16 @@ func TestOverridesSurviveRestart(t *testing.T) {
 	if r, err := n.client.Overrides(t.Context()); err != nil || len(r.Targets) != 0 {
 		t.Errorf("overrides = %+v, %v, want none", r, err)
 	}
-	// A change that can't be saved is refused with an error.
+	// A change that can't be saved must be refused.
 	before, state := n.endpoints(), filepath.Join(n.dir, "state")
 	if err := os.Rename(state, state+".away"); err != nil {
 		t.Fatal(err)
 	}
 	if err := drain(api.OverrideRequest{Node: "a", Draining: &yes}); err == nil || !strings.HasPrefix(err.Error(), "nothing was changed, because the change could not be saved: ") {
-		t.Errorf("error of a drain without state_dir = %v, want a refusal", err)
+		t.Errorf("drain without state_dir: error = %v, want a refusal", err)
 	}
 	if got := n.endpoints(); got != before {
-		t.Errorf("endpoints without state_dir = %s, want %s", got, before)
+		t.Errorf("without state_dir: endpoints = %s, want %s", got, before)
 	}
 	const refused = "drains and weights are refused: saving overrides.json in state_dir"
 	wait.For(t, 5*time.Second, "the problem that nothing can be saved", func() bool { return strings.Contains(n.problems(), refused) })
@@ -357,7 +353,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := n.endpoints(); got != "127.40.1.1:9001:active/1 127.40.1.1:9002:active/1" {
-		t.Errorf("endpoints after undrain of a defined drain = %s, want both endpoints active", got)
+		t.Errorf("after undrain of a defined drain: endpoints = %s, want both endpoints active", got)
 	}
 	wait.For(t, 5*time.Second, "that problem to end", func() bool { return !strings.Contains(n.problems(), refused) })
 }
@@ -405,7 +401,7 @@ func TestMetricsAndHealth(t *testing.T) {
 		ask("127.40.0.1:8080")
 	}
 	text := ""
-	wait.For(t, 0, "the connections to be counted", func() bool { // during a long reading of counters, vipd shows the previous counts
+	wait.For(t, 0, "the connections to be counted", func() bool { // while counters are being read, vipd shows the previous counts
 		_, text = n.get("/metrics")
 		return strings.Contains(text, `vipd_service_bytes_total{direction="out",port="",service="web"} 30`)
 	})
@@ -421,7 +417,7 @@ func TestMetricsAndHealth(t *testing.T) {
 		`vipd_service_bytes_total{direction="out",port="",service="web"} 30`,
 	} {
 		if !strings.Contains(text, line+"\n") {
-			t.Errorf("metrics lack the line %q; metrics =\n%s", line, text)
+			t.Errorf("metrics have no line %q; metrics =\n%s", line, text)
 		}
 	}
 	for _, name := range []string{
@@ -430,7 +426,7 @@ func TestMetricsAndHealth(t *testing.T) {
 		"vipd_config_reload_failures_total", "vipd_endpoint_active_connections", "go_goroutines", "process_open_fds",
 	} {
 		if !strings.Contains(text, "# TYPE "+name+" ") {
-			t.Errorf("metrics lack the series %s", name)
+			t.Errorf("series %s is missing", name)
 		}
 	}
 	const programmed = "\nvipd_programming_duration_seconds_count 1\n"
@@ -439,17 +435,18 @@ func TestMetricsAndHealth(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, after := n.get("/metrics"); !strings.Contains(text, programmed) || !strings.Contains(after, programmed) {
-		t.Errorf("metrics after a manual change =\n%s\nwant the same programming times as before", after)
+		t.Errorf("after a manual change: metrics =\n%s\nwant unchanged programming times", after)
 	}
 	for _, path := range []string{"/healthz", "/readyz"} {
 		if code, body := n.get(path); code != 200 || !strings.Contains(body, `"ok":true`) {
-			t.Errorf("answer of %s = %d %s, want 200 and ok", path, code, body)
+			t.Errorf("%s: answer = %d %s, want 200 and ok", path, code, body)
 		}
 	}
 }
 
-// TestMetricOfNoActiveEndpoints serves a service without an active endpoint. Its series must exist
-// with the value 0, so alerts can use it. Other states without endpoints must have no series.
+// TestMetricOfNoActiveEndpoints serves a service without an active endpoint. Its series for active
+// endpoints must exist with the value 0, so alerts can use it. States other than active must have
+// no series if no endpoint is in that state.
 func TestMetricOfNoActiveEndpoints(t *testing.T) {
 	n := startNode(t, strings.ReplaceAll(web, `address = "127.40.1.1"`, `weight = 0, address = "127.40.1.1"`)+`
 [services.empty]
@@ -462,7 +459,7 @@ endpoints = []
 		`vipd_endpoints{service="web",state="active"} 0`, `vipd_endpoints{service="empty",state="active"} 0`,
 	} {
 		if !strings.Contains(text, line+"\n") {
-			t.Errorf("metrics lack the line %q; metrics =\n%s", line, text)
+			t.Errorf("metrics have no line %q; metrics =\n%s", line, text)
 		}
 	}
 	if strings.Contains(text, `service="empty",state="draining"`) {
@@ -470,9 +467,9 @@ endpoints = []
 	}
 }
 
-// TestSocketInUse starts a second daemon with the socket of a running daemon, as may happen in
-// another network namespace. The second daemon must refuse to start, and the first must still
-// answer at the socket.
+// TestSocketInUse starts a second daemon with a running daemon's socket, as may happen in another
+// network namespace. The second daemon must refuse to start, and the first must still answer at the
+// socket.
 func TestSocketInUse(t *testing.T) {
 	dir := t.TempDir()
 	file, socket := filepath.Join(dir, "vipd.toml"), filepath.Join(dir, "other.sock")
@@ -484,17 +481,17 @@ func TestSocketInUse(t *testing.T) {
 	program.Save(t, file, strings.Replace(header, "run/vipd.sock", socket, 1))
 	_, err = daemon.New(daemon.Options{ConfigFile: file, Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "another vipd answers at api.socket") {
-		t.Errorf("a daemon on a socket that answers: error = %v, want an error with api.socket", err)
+		t.Errorf("second daemon on the same socket: error = %v, want an error with api.socket", err)
 	}
 	c, err := net.Dial("unix", socket)
 	if err != nil {
-		t.Fatalf("error of the first daemon's socket = %v, want none", err)
+		t.Fatalf("first daemon's socket: error = %v, want none", err)
 	}
 	_ = c.Close()
 }
 
-// TestWebInUse starts vipd while another program listens at api.http. The service must be served,
-// and the status must report the port. When the other program ends, api.http must answer.
+// TestWebInUse starts vipd while another program listens on api.http. The service must be served,
+// and the status must report the port. When the other program exits, api.http must answer.
 func TestWebInUse(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -519,8 +516,8 @@ func TestWebInUse(t *testing.T) {
 	}
 }
 
-// TestWebWithoutAddress starts vipd with api.http at an address that the host lacks. The service
-// must be served, and the status must report the address.
+// TestWebWithoutAddress starts vipd with an api.http address that the host does not have. The
+// service must be served, and the status must report the address.
 func TestWebWithoutAddress(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	program.Save(t, n.file(), strings.Replace(header, `http = "127.0.0.1:0"`, `http = "192.0.2.1:9890"`, 1)+web)
@@ -531,8 +528,8 @@ func TestWebWithoutAddress(t *testing.T) {
 	}
 }
 
-// TestProfiles requests profiles from the socket. The stack traces of goroutines must be returned,
-// and an unknown profile must be refused.
+// TestProfiles requests profiles from the socket. The answer must contain stack traces, and an
+// unknown profile must be refused.
 func TestProfiles(t *testing.T) {
 	n := startNode(t, web)
 	if text, err := n.client.Profile(t.Context(), "goroutine?debug=2"); err != nil || !strings.Contains(string(text), "daemon.(*Daemon).Run") {
@@ -543,9 +540,9 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// TestStoreAppearsLate starts a daemon before the directory of its services exists, as with a late
-// mount. Until the directory exists, the status must show why no services are served. Afterwards,
-// the services must be served.
+// TestStoreAppearsLate starts a daemon before the directory with its services exists, as happens
+// with a late mount. Until the directory exists, the status must show why no services are served.
+// Afterwards, the services must be served.
 func TestStoreAppearsLate(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	n.write("[store]\npath = \"services\"\n")
@@ -556,7 +553,7 @@ func TestStoreAppearsLate(t *testing.T) {
 		return code == http.StatusServiceUnavailable && strings.Contains(body, "no services from it are served yet: ")
 	})
 	if s := n.status().Store; s.Error == "" || s.EverRead {
-		t.Errorf("status of the store = %+v, want the reason why it can't be read", s)
+		t.Errorf("store: status = %+v, want the reason why it can't be read", s)
 	}
 	folder := filepath.Join(n.dir, "services")
 	if err := os.Mkdir(folder, 0o755); err != nil {
@@ -602,12 +599,12 @@ func TestExternalAddressMissing(t *testing.T) {
 	}
 	want := api.Address{Address: "198.51.100.7", Held: "none", Note: "inactive until it is added to this host (addresses.bind is false)"}
 	if !slices.Contains(s.Addresses, want) {
-		t.Errorf("addresses = %+v, want %+v among them", s.Addresses, want)
+		t.Errorf("addresses = %+v, want a list that contains %+v", s.Addresses, want)
 	}
 }
 
-// TestRemovesRemainsOfOtherModes starts vipd after another mode was in use. The other modes'
-// remains must be removed once the new mode serves, and the mode in use must keep its objects.
+// TestRemovesRemainsOfOtherModes starts vipd after another mode was in use. Kernel state of the
+// other modes must be removed once the new mode serves, and the mode in use must keep its objects.
 func TestRemovesRemainsOfOtherModes(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -646,7 +643,7 @@ func TestRemovesRemainsOfOtherModes(t *testing.T) {
 	}
 	n.stop()
 	if len(asked) > 0 {
-		t.Errorf("cleanup after the last removal = %s, want none", <-asked)
+		t.Errorf("after the last removal: cleanup = %s, want none", <-asked)
 	}
 }
 
@@ -660,19 +657,19 @@ func TestModeFallsBack(t *testing.T) {
 		t.Errorf("mode = %+v, want a fallback to userspace; problems: %s", s.Mode, n.problems())
 	}
 	if _, text := n.get("/metrics"); !strings.Contains(text, "vipd_mode_fallback 1\n") {
-		t.Error("metrics lack the line vipd_mode_fallback 1")
+		t.Error("metrics have no line vipd_mode_fallback 1")
 	}
 	n.stop()
 	program.Save(t, n.file(), "strict_mode = true\n"+text)
 	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "strict_mode") {
-		t.Errorf("error with strict_mode = %v, want an error that names strict_mode", err)
+		t.Errorf("with strict_mode: error = %v, want an error that names strict_mode", err)
 	}
 }
 
-// TestContestedAddress adds a second service on the address of an existing service. The first
+// TestContestedAddress adds a second service with the address of an existing service. The first
 // service must keep the address, even after a restart. The second service's problem must name the
-// line of its field ports.
+// line with its ports.
 func TestContestedAddress(t *testing.T) {
 	n := startNode(t, web)
 	other := strings.Replace(web, "services.web", "services.app", 1)
@@ -693,7 +690,7 @@ func TestContestedAddress(t *testing.T) {
 	}
 	r, err := n.client.Reload(t.Context(), "")
 	if err != nil || len(r.Problems) != 1 {
-		t.Fatalf("problems of the reload = %v, error = %v; want one problem for the new service", r.Problems, err)
+		t.Fatalf("reload: problems = %v, error = %v; want one problem for the new service", r.Problems, err)
 	}
 	at := r.Problems[0].Origin
 	text, err := os.ReadFile(at.File)
@@ -702,11 +699,11 @@ func TestContestedAddress(t *testing.T) {
 	}
 	before, _, _ := strings.Cut(string(text), other)
 	if want := strings.Count(before, "\n") + 4; at.Line != want {
-		t.Errorf("problem is at line %d, want %d, the line of the service's ports:\n%s", at.Line, want, text)
+		t.Errorf("line of the problem = %d, want %d, the line with the service's ports:\n%s", at.Line, want, text)
 	}
 	n.stop()
 	n.start()
 	if h := holder(); h != "web" {
-		t.Error("holder of the address after a restart is not \"web\": ", h)
+		t.Error("after a restart, holder of the address is not \"web\":", h)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestDeadPortIsShownPerPort runs servers for only one of a service's two ports. Every view in the
+// TestDeadPortIsShownPerPort runs servers on only one of a service's two ports. Every view in the
 // API must show the other port as down, and the service as served.
 func TestDeadPortIsShownPerPort(t *testing.T) {
 	server(t, "127.40.3.1:9001", "one")

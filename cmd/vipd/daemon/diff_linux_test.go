@@ -14,8 +14,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestDiffReadsTheKernel changes rules while iptables-restore reports success but has no effect.
-// The API must show the difference, and no event may report a repair until iptables works again.
+// TestDiffReadsTheKernel changes rules while iptables-restore reports success without doing
+// anything. The API must show the difference, and no event may report a repair until iptables works
+// again.
 func TestDiffReadsTheKernel(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft")
@@ -36,7 +37,7 @@ endpoints = [{ address = "10.2.1.2", port = 8080 }]
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	if got := n.diff(); got != "" {
-		t.Fatal("diff after the start = ", got)
+		t.Fatal("after the start: diff =", got)
 	}
 	path, idle := os.Getenv("PATH"), t.TempDir()
 	for _, name := range []string{"iptables-nft-restore", "ip6tables-nft-restore"} {
@@ -51,23 +52,23 @@ endpoints = [{ address = "10.2.1.2", port = 8080 }]
 		t.Setenv("PATH", idle+":"+path)
 		shown := func() bool {
 			got := n.diff()
-			if what == "the guard" { // services may work without the guard, so its absence is a problem and not a difference
+			if what == "the guard" { // services may work without the guard, so a missing guard is a problem and not a difference
 				got = n.problems()
 			}
 			return strings.Contains(got, "differ from vipd's")
 		}
 		wait.For(t, wait.Patience, "the failed repair of "+what, func() bool {
-			// An earlier repair may still run, and undo the edit.
+			// An earlier repair may still be in progress, and may undo the edit.
 			if out, err := exec.Command("iptables-nft", strings.Fields(edit)...).CombinedOutput(); err != nil {
 				t.Fatalf("iptables %s: %v: %s", edit, err, out)
 			}
 			return shown()
 		})
 		if !shown() {
-			t.Errorf("second difference of %s = %q, problems = %q, want the failed repair in one of them again", what, n.diff(), n.problems())
+			t.Errorf("%s: second difference = %q, problems = %q, want the failed repair again in either of them", what, n.diff(), n.problems())
 		}
 		if got := strings.Count(n.eventsOf(events.Drift), "repaired"); got != drifts {
-			t.Errorf("repair events of %s = %s, want no event yet", what, n.eventsOf(events.Drift))
+			t.Errorf("%s: repair events = %s, want no event yet", what, n.eventsOf(events.Drift))
 		}
 		t.Setenv("PATH", path)
 		wait.For(t, wait.Patience, what+" to be repaired", func() bool { return n.diff() == "" })
@@ -77,7 +78,7 @@ endpoints = [{ address = "10.2.1.2", port = 8080 }]
 	}
 }
 
-// diff returns the differences, one per line.
+// diff returns the differences, one on each line.
 func (n *node) diff() string {
 	n.t.Helper()
 	all, err := n.client.Diff(n.t.Context())

@@ -17,7 +17,8 @@ import (
 	"vipd/test/wait"
 )
 
-// directNode returns a node in nftables mode, and the link of its host with two other hosts.
+// directNode returns a node in nftables mode, and the network that connects its host with two other
+// hosts.
 func directNode(t *testing.T) (n *node, l *lab.Lab, hosts []*lab.NS) {
 	l = lab.New(t)
 	lab.Need(t, "nft", "ip")
@@ -45,7 +46,7 @@ func (n *node) silent() (all []string) {
 }
 
 // TestRealServerDaemon starts vipd on a real server. It must hold the VIPs without answering ARP
-// requests for them, and must not serve them, so a program of the host answers a gateway's client.
+// requests for them, and must not serve them, so a program on the host answers a gateway's client.
 // When the service is removed, the VIPs must also be removed.
 func TestRealServerDaemon(t *testing.T) {
 	n, l, hosts := directNode(t)
@@ -63,7 +64,7 @@ endpoints = [{ address = "10.74.0.1" }, { address = "fd74::1" }]
 	t.Cleanup(func() { n.stop() })
 	wait.For(t, time.Minute, "the VIPs on lo", func() bool { return len(n.silent()) == 2 })
 	if addrs := l.Host().Exec("ip", "addr", "show", "dev", "lo"); !strings.Contains(addrs, "10.96.0.74/32") || !strings.Contains(addrs, "fd00:96::74/128") {
-		t.Errorf("addresses of lo = %s, want the VIPs", addrs)
+		t.Errorf("lo: addresses = %s, want the VIPs", addrs)
 	}
 	if frontends, err := n.client.Frontends(t.Context()); err != nil || len(frontends) > 0 {
 		t.Errorf("frontends = %+v, %v, want none", frontends, err)
@@ -74,13 +75,13 @@ endpoints = [{ address = "10.74.0.1" }, { address = "fd74::1" }]
 		t.Errorf("explanation = %+v, %v, want a real server", e, err)
 	}
 	l.Host().Echo("tcp", "program", netip.AddrPortFrom(vip, 80))
-	hosts[0].Route("10.96.0.0/24", "10.74.0.1") // the other host sends packets for the VIPs to this host, as a gateway would
+	hosts[0].Route("10.96.0.0/24", "10.74.0.1") // like a gateway, the other host sends packets for the VIPs to this host
 	c, err := hosts[0].Dial(t.Context(), "tcp", key.AddrPort().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if a, err := lab.Ask(c); err != nil || a.Server != "program" || a.Client.Addr().String() != "10.74.0.11" {
-		t.Errorf("answer = %+v, %v, want an answer of the host's program that reaches the client", a, err)
+		t.Errorf("answer = %+v, %v, want an answer from the host's program", a, err)
 	}
 	_ = c.Close()
 	hosts[1].Exec("ip", "route", "add", "10.96.0.0/24", "dev", "lan")
@@ -101,8 +102,7 @@ endpoints = [{ address = "10.74.0.1" }, { address = "fd74::1" }]
 }
 
 // TestCheckDirect tests the path to two servers from a gateway. The second server answers ARP
-// requests for the VIP, so the paths to both servers must report failures. No program listens on
-// port 81.
+// requests for the VIP, so both paths must report failures. No program listens on port 81.
 func TestCheckDirect(t *testing.T) {
 	n, _, hosts := directNode(t)
 	for i, host := range hosts {
@@ -141,7 +141,7 @@ endpoints = [{ address = "10.74.0.11" }]
 		second := p.Endpoint.String() == "10.74.0.12"
 		if strings.Contains(text, "it answers ARP requests for 10.96.0.74 on lan") != second || strings.Contains(text, "another host (") == second ||
 			strings.Contains(text, "refuses connections to port 81") != (p.Frontend.Port == 81) {
-			t.Errorf("failures of the path to %s at %s = %q, want only the expected failures", p.Frontend, p.Endpoint, text)
+			t.Errorf("path to %s at %s: failures = %q, want only the expected failures", p.Frontend, p.Endpoint, text)
 		}
 	}
 	if _, err := n.client.CheckDirect(t.Context(), api.DirectRequest{Service: "nat"}); err == nil || !strings.Contains(err.Error(), "by direct routing") {

@@ -1,4 +1,4 @@
-// Package daemon implements vipd. Tests can start it in their own process.
+// Package daemon implements vipd. Tests can run it in their own process.
 //
 //	d, err := daemon.New(daemon.Options{ConfigFile: "vipd.toml", Log: log, Modes: modes})
 //	err = d.Run(ctx)
@@ -12,6 +12,7 @@
 // facts about this node. The engine, in another goroutine, applies the result. The API, metrics and
 // health checks only read the states that the model and the engine publish.
 //
-// The component that makes a decision records it once in the history. Package transitions records
-// the events that follow from a new state or from the engine's work. The history logs them.
+// Each decision is recorded once in the history, by the component that makes it. Package
+// transitions records the events that result from a new state or from the engine's work. The
+// history logs them.
 package daemon

@@ -42,7 +42,7 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }, { address = "fd60::1", port
 					strings.Contains(metrics, `vipd_problems{field="vips",service="web"} 2`)
 			})
 			if has("10.73.0.3") || has("10.96.0.10") {
-				t.Errorf("problems = %s, want none about addresses that no other host has", n.problems())
+				t.Errorf("problems = %s, want none for addresses that no other host has", n.problems())
 			}
 			other.DelAddr("host", "10.73.0.2/24")
 			other.DelAddr("host", "fd73::2/64")

@@ -26,7 +26,6 @@ import (
 	"vipd/test/wait"
 )
 
-// lines is a log handler that records the kind, subject and message of events.
 type lines struct {
 	slog.Handler
 	mu  sync.Mutex
@@ -48,7 +47,6 @@ func (l *lines) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// logged returns the log line of an event.
 func logged(e *api.Event) string {
 	text := e.Text
 	if e.Endpoint != "" {
@@ -59,7 +57,6 @@ func logged(e *api.Event) string {
 	return fmt.Sprintf("%s %s %s %s %s", e.Kind, e.Service, e.Endpoint, text, e.Cause)
 }
 
-// events returns the history, in order.
 func (n *node) events(q api.EventsQuery) (all []api.Event) {
 	n.t.Helper()
 	n.retry("events", func() error {
@@ -72,7 +69,7 @@ func (n *node) events(q api.EventsQuery) (all []api.Event) {
 	return all
 }
 
-// eventsOf returns the events of a kind, one per line.
+// eventsOf returns the events of a kind, one on each line.
 func (n *node) eventsOf(kind events.Kind) string {
 	n.t.Helper()
 	var lines []string
@@ -82,8 +79,8 @@ func (n *node) eventsOf(kind events.Kind) string {
 	return strings.Join(lines, "\n")
 }
 
-// watched defines a service with two checked endpoints. The times of its checks are long enough for
-// a busy machine.
+// watched defines a service with two checked endpoints. The interval and timeout of its checks are
+// long enough for a busy machine.
 const watched = `
 [services.web]
 vips = ["127.47.0.1"]
@@ -93,7 +90,8 @@ health = { type = "tcp", interval = "500ms", timeout = "450ms", rise = 1, fall =
 `
 
 // TestEventsOfAnEndpoint makes an endpoint go down, recover and drain, and edits its file. The
-// history and the log must have each transition once, in the same order, with cause and duration.
+// history and the log must contain each transition once, in the same order, with cause and
+// duration.
 func TestEventsOfAnEndpoint(t *testing.T) {
 	server(t, "127.47.1.1:9001", "one")
 	two := serverUntil(t, "127.47.1.1:9002", "two")
@@ -143,7 +141,7 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 		if e := &all[i]; e.Endpoint != "127.47.1.1:9001" && e.Kind != events.Apply {
 			story = append(story, strings.Trim(e.Subject()+" "+e.Text+": "+e.Cause, ": "))
 			if ended := e.Was != "" || e.Kind == events.Panic && e.Level == slog.LevelInfo; ended && e.Lasted <= 0 {
-				t.Errorf("event at the end of a state = %+v, want a duration", e)
+				t.Errorf("end event = %+v, want a duration", e)
 			}
 		}
 	}
@@ -166,12 +164,12 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 	if !slices.Equal(story, want) {
 		t.Errorf("journal =\n%s\nwant\n%s", strings.Join(story, "\n"), strings.Join(want, "\n"))
 	}
-	n.stop() // after the stop nothing is logged
+	n.stop() // after n.stop, nothing is logged
 	log.mu.Lock()
 	defer log.mu.Unlock()
 	for i := range all {
 		if line := logged(&all[i]); len(log.all) <= i || log.all[i] != line {
-			t.Fatalf("log line of event %d is not %q; log =\n%s", i, line, strings.Join(log.all, "\n"))
+			t.Fatalf("event %d: log has no line %q in order; log =\n%s", i, line, strings.Join(log.all, "\n"))
 		}
 	}
 }
@@ -182,9 +180,9 @@ func (n *node) showsFailure() {
 	e := n.list()[1]
 	if e.Check == nil || time.Since(e.Check.Since) > time.Hour || e.Check.LastText != "connection refused: nothing listens there" ||
 		e.Check.LastOutcome != "failed" || e.Check.Needed != 1 || e.Check.Next.IsZero() && !e.Check.Checking || !e.Until.IsZero() {
-		n.t.Errorf("endpoint that is down = %+v with check %+v, want the failure of the last check, and the time of the next check", e, e.Check)
+		n.t.Errorf("endpoint that is down = %+v with check %+v, want the last check's failure, and the time of the next check", e, e.Check)
 	}
-	// During a panic the endpoint is still used, so its connections are not cut.
+	// During a panic, the endpoint is still used, so its connections are not cut.
 	const want = "2 1 0 [web] []"
 	wait.For(n.t, 0, "status to say of health "+want, func() bool {
 		h := n.status().Health
@@ -192,8 +190,8 @@ func (n *node) showsFailure() {
 	})
 }
 
-// TestDownIsCut starts with an endpoint that is down and was never up. Later the endpoint is up and
-// then fails. Its connections must be reported as cut only after this failure.
+// TestDownIsCut starts with an endpoint that is down and has never been up. Later, the endpoint is
+// up and then fails. Its connections must be reported as cut only after this failure.
 func TestDownIsCut(t *testing.T) {
 	server(t, "127.47.1.1:9001", "one")
 	n := startNode(t, strings.Replace(watched, "panic_threshold = 60, ", "", 1))
@@ -211,8 +209,8 @@ func TestDownIsCut(t *testing.T) {
 	shows(balancer.Down, true)
 }
 
-// TestWatchingEndpointsIsQuiet watches endpoints while their checks run. Checks with an unchanged
-// result must not be reported.
+// TestWatchingEndpointsIsQuiet watches endpoints while their checks run. The watcher must not
+// receive checks with an unchanged result.
 func TestWatchingEndpointsIsQuiet(t *testing.T) {
 	server(t, "127.47.1.1:9001", "one")
 	server(t, "127.47.1.1:9002", "two")
@@ -243,7 +241,7 @@ func TestWatchingEndpointsIsQuiet(t *testing.T) {
 }
 
 // TestCheckNow runs checks manually. The answer must show the exchanged messages, the endpoint's
-// verdict must not change, and an impossible check must be explained.
+// verdict must not change, and the reason why a check is impossible must be explained.
 func TestCheckNow(t *testing.T) {
 	server(t, "127.47.1.1:9001", "one")
 	n := startNode(t, watched+`
@@ -282,8 +280,8 @@ health = { type = "tcp" }
 	}
 }
 
-// TestRefusedCalls sends calls that the API must reject. Each answer must be an error with the
-// reason.
+// TestRefusedCalls sends calls that the API must reject. Each answer must be an error that states
+// the reason.
 func TestRefusedCalls(t *testing.T) {
 	n := startNode(t, watched)
 	ctx, q, yes, wrong := t.Context(), api.OverrideRequest{Service: "web", Address: "127.47.1.1:9001"}, true, 70000
@@ -314,7 +312,6 @@ func TestRefusedCalls(t *testing.T) {
 	}
 }
 
-// checkNow returns the result of one check, or the reason why there is no result.
 func (n *node) checkNow(service balancer.Name, address string) string {
 	n.t.Helper()
 	r, err := n.client.Check(n.t.Context(), api.CheckRequest{Service: service, Address: address})
@@ -328,7 +325,7 @@ func (n *node) checkNow(service balancer.Name, address string) string {
 }
 
 // TestFailureIsRecordedOnce serves on a port that another program uses. vipd must retry, and must
-// record one event for the failure and one for the failure's end.
+// record one event when the failure starts and one when it ends.
 func TestFailureIsRecordedOnce(t *testing.T) {
 	other, err := net.Listen("tcp", "127.47.0.9:8080")
 	if err != nil {
@@ -353,12 +350,12 @@ endpoints = [{ address = "127.47.1.1", port = 9001 }]
 	wait.For(t, 2*time.Minute, "everything to be applied", func() bool { return strings.HasSuffix(n.eventsOf(events.Problem), "applied again") })
 	all := n.events(api.EventsQuery{Kind: "problem"})
 	if len(all) != 2 || !strings.Contains(all[0].Cause, "address already in use") || all[1].Lasted < time.Second {
-		t.Errorf("problem events =\n%s\nwant the start of the problem with its cause, and the end of the problem", n.eventsOf(events.Problem))
+		t.Errorf("problem events =\n%s\nwant a start event with the cause, and an end event", n.eventsOf(events.Problem))
 	}
 }
 
 // TestDrainExpiresWhileStopped lets a manual drain expire while vipd is stopped. After the next
-// start, vipd must record the end of the drain.
+// start, vipd must record that the drain has ended.
 func TestDrainExpiresWhileStopped(t *testing.T) {
 	n := startNode(t, web)
 	yes := true
@@ -382,8 +379,8 @@ func TestDrainExpiresWhileStopped(t *testing.T) {
 	}
 }
 
-// asCaller returns the author that events record for a caller: the user's name, then the given name
-// in parentheses.
+// asCaller returns the author that events record for a caller: the user's name, then name in
+// parentheses.
 func asCaller(t *testing.T, name string) string {
 	t.Helper()
 	u, err := user.Current()
