@@ -29,15 +29,15 @@ import (
 	"vipd/test/wait"
 )
 
-// fleetNode is a node of a fleet. The test runs the fleet's etcd.
+// fleetNode is a node of a fleet. The test also runs etcd.
 type fleetNode struct {
 	*node
 	etcd   *etcdkit.Cluster
 	writer *etcd.Store
 }
 
-// joinFleet returns a node that follows a new etcd. services defines services in the node's own
-// file. The caller starts the node.
+// joinFleet starts etcd, and returns a node that follows it. The argument services defines services
+// in the node's own file. The caller starts the node.
 func joinFleet(t *testing.T, services string) *fleetNode {
 	t.Helper()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -92,8 +92,8 @@ func (m *fleetNode) answers(vip, want string) {
 	wait.For(m.t, 10*time.Second, want+" to answer at "+vip, func() bool { return ask(vip+":8080") == want })
 }
 
-// TestFleet defines services in etcd and in the node's file. One name is defined in both, and the
-// node's own definition must be used. All other services must be served.
+// TestFleet defines services in etcd and in the node's file. For a name that is defined in both,
+// the definition in the file must be used. All other services must be served.
 func TestFleet(t *testing.T) {
 	server(t, "127.41.1.1:9001", "shared")
 	server(t, "127.41.1.1:9002", "own")
@@ -104,7 +104,7 @@ func TestFleet(t *testing.T) {
 	m.answers("127.41.0.2", "own")
 	m.waitForNoProblems()
 	if place := m.status().Store.Place; !strings.HasPrefix(place, "/vipd at http://127.") {
-		t.Errorf("Store.Place = %q, want etcd first", place)
+		t.Errorf("Store.Place = %q, want etcd at the beginning", place)
 	}
 	r := m.apply("own", "127.41.0.3", "127.41.1.1:9001")
 	wait.For(t, 10*time.Second, "the problem of two services with the same name", func() bool {
@@ -117,8 +117,8 @@ func TestFleet(t *testing.T) {
 	wait.For(t, 10*time.Second, "the revision to be applied", func() bool { return m.status().Sync.Applied >= r.Revision })
 }
 
-// TestFleetAway stops etcd. The services that were last read must still be served, even after a
-// restart of vipd.
+// TestFleetAway stops etcd. The last services that vipd read must still be served, even after vipd
+// restarts.
 func TestFleetAway(t *testing.T) {
 	server(t, "127.41.1.2:9001", "one")
 	server(t, "127.41.1.2:9002", "two")
@@ -136,7 +136,7 @@ func TestFleetAway(t *testing.T) {
 	m.start()
 	m.answers("127.41.0.5", "one")
 	if s := m.status().Store; s.Connected || !s.EverRead || !strings.Contains(s.Error, "saved in") {
-		t.Errorf("store after a restart without etcd = %+v, want the state that was kept from before the restart", s)
+		t.Errorf("after a restart without etcd: store = %+v, want the state from before the restart", s)
 	}
 	for _, e := range m.etcd.Members {
 		e.Start()
@@ -147,14 +147,14 @@ func TestFleetAway(t *testing.T) {
 	m.wantStoreEvents("etcd has been unreachable since vipd started; serving the last good state", "etcd is reachable again")
 }
 
-// waitForNoProblems waits until no problem is left. On a busy machine etcd may have answered late.
+// waitForNoProblems waits until no problem is left. On a busy machine, etcd may have answered late.
 func (m *fleetNode) waitForNoProblems() {
 	m.t.Helper()
 	wait.For(m.t, 0, "an end of problems", func() bool { return m.problems() == "" })
 }
 
-// wantStoreEvents requires these events about etcd. It ignores events about late answers, which
-// occur on a busy machine.
+// wantStoreEvents requires the events in want about etcd. It ignores events about late answers,
+// which occur on a busy machine.
 func (m *fleetNode) wantStoreEvents(want ...string) {
 	m.t.Helper()
 	var got []string
@@ -177,8 +177,8 @@ func (m *fleetNode) wantStoreEvents(want ...string) {
 	}
 }
 
-// TestFleetNeverRead starts a node while etcd does not run. The node's own services must be served,
-// and the status must show why the services in etcd are not served.
+// TestFleetNeverRead starts a node while etcd is not running. The node's own services must be
+// served, and the status must show why the services in etcd are not served.
 func TestFleetNeverRead(t *testing.T) {
 	server(t, "127.41.1.3:9001", "own")
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -191,17 +191,17 @@ func TestFleetNeverRead(t *testing.T) {
 	wait.For(t, 5*time.Second, "the event", func() bool { return len(m.events(api.EventsQuery{Kind: "store"})) > 0 })
 	_, body := m.get("/readyz")
 	if !strings.Contains(body, "connection refused; no state was ever read") {
-		t.Errorf("reason why vipd is not ready = %s, want a text that no state was ever read", body)
+		t.Errorf("reason why vipd is not ready = %s, want that no state was ever read", body)
 	}
 	wait.For(t, 30*time.Second, "the node's own service", func() bool { return ask("127.41.0.7:8080") == "own" })
 	if s := m.status(); s.Ready || !strings.Contains(s.Store.Error, "no state was ever read") {
-		t.Errorf("ready = %v, %q; want false and a text that no state was ever read", s.Ready, s.Store.Error)
+		t.Errorf("ready = %v, %q; want false and that no state was ever read", s.Ready, s.Store.Error)
 	}
 	m.wantStoreEvents("etcd has been unreachable since vipd started, and there is no last good state")
 }
 
-// TestFleetSeesNodes starts a node. The node must publish its status, and follow its configuration
-// in etcd.
+// TestFleetSeesNodes starts a node. The node must publish its status, and apply its configuration
+// from etcd.
 func TestFleetSeesNodes(t *testing.T) {
 	server(t, "127.41.1.4:9001", "one")
 	m := joinFleet(t, "")
@@ -257,7 +257,7 @@ node: zone z9 removed by cleo: done`; got != want {
 }
 
 // TestFleetFull revokes a node's lease while etcd is full. The node must report that the fleet does
-// not see it, with the command that fixes the cause.
+// not see it, and the command that fixes the cause.
 func TestFleetFull(t *testing.T) {
 	m := joinFleet(t, "")
 	m.apply("web", "127.41.0.10", "127.41.1.4:9001")
@@ -295,7 +295,7 @@ func TestFleetCountsDrains(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	go func() { // the client keeps its connection open
+	go func() { // the client's connection stays open
 		for {
 			c, err := l.Accept()
 			if err != nil {

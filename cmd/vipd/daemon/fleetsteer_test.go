@@ -20,7 +20,7 @@ import (
 )
 
 // TestFleetChecksSteer starts a daemon in a fleet that shares checks. From its first state on, the
-// daemon must use the fleet's verdicts. It must publish its own votes, and must check alone when
+// daemon must use the fleet's verdicts. It must publish its own votes, and must check alone after
 // the other nodes have left.
 func TestFleetChecksSteer(t *testing.T) {
 	server(t, "127.44.1.1:9001", "one")
@@ -50,7 +50,7 @@ func TestFleetChecksSteer(t *testing.T) {
 	}
 	m.start()
 	if got := m.endpoints(); got != "127.44.1.1:9001:active/1 127.44.1.1:9002:down/0" {
-		t.Errorf("endpoints at first = %s, want the fleet's verdicts", got)
+		t.Errorf("initial endpoints = %s, want the fleet's verdicts", got)
 	}
 	wait.For(t, 20*time.Second, "the node to publish its votes", func() bool {
 		answer, err := client.Get(t.Context(), "/vipd/health/n1/", clientv3.WithPrefix())
@@ -63,13 +63,13 @@ func TestFleetChecksSteer(t *testing.T) {
 		return len(answer.Kvs) == 3 && strings.Count(text, `"verdict":"up"`) == 2 && strings.Count(text, " true\n") == 3
 	})
 	if got := m.endpoints(); got != "127.44.1.1:9001:active/1 127.44.1.1:9002:down/0" {
-		t.Errorf("endpoints after the outvoted check = %s, want the fleet's verdicts", got)
+		t.Errorf("after the outvoted check: endpoints = %s, want the fleet's verdicts", got)
 	}
 	var c *api.Check
 	wait.For(t, 20*time.Second, "the node to read its own vote", func() bool { c = m.check("127.44.1.1:9002"); return len(c.Fleet.Votes) == 3 })
 	if c.LastOutcome != "failed" || c.LastText != "2 of 3 nodes: connection refused (n3), no answer (n2); n1 reports up: connected" ||
 		c.Since.Format(time.RFC3339) != "2026-01-31T12:00:00Z" || c.Next.IsZero() || c.Fleet.Alone || len(c.Fleet.Checkers) != 3 || c.Fleet.Votes["n1"].Verdict != "up" {
-		t.Errorf("check of the fleet = %+v, %+v; want the votes of three nodes", c, c.Fleet)
+		t.Errorf("fleet's check = %+v, %+v; want the votes of three nodes", c, c.Fleet)
 	}
 	for range 4 {
 		if got := ask("127.44.0.1:8080"); got != "one" {
@@ -85,7 +85,7 @@ func TestFleetChecksSteer(t *testing.T) {
 	states("127.44.1.1:9001:active/1 127.44.1.1:9002:active/1")
 	put("/health/n3/web/127.44.1.1:9002", `{"version":1,"verdict":"down","since":"2026-01-31T12:40:00Z"}`)
 	states("127.44.1.1:9001:active/1 127.44.1.1:9002:down/0")
-	if _, err := client.Delete(t.Context(), "/vipd/health/n", clientv3.WithPrefix()); err != nil { // also deletes n1's votes, which n1 then writes again
+	if _, err := client.Delete(t.Context(), "/vipd/health/n", clientv3.WithPrefix()); err != nil { // also deletes n1's votes, and n1 then writes them again
 		t.Fatal(err)
 	}
 	states("127.44.1.1:9001:active/1 127.44.1.1:9002:active/1")
@@ -95,11 +95,11 @@ func TestFleetChecksSteer(t *testing.T) {
 	m.stop()
 	m.start()
 	if c, got := m.check("127.44.1.1:9002"), m.endpoints(); got != "127.44.1.1:9001:active/1 127.44.1.1:9002:down/0" || !c.Fleet.Alone {
-		t.Errorf("endpoints after a restart without etcd = %s, check = %+v; want the last verdicts", got, c)
+		t.Errorf("after a restart without etcd: endpoints = %s, check = %+v; want the last verdicts", got, c)
 	}
 }
 
-// check returns what the API shows about an endpoint's check.
+// check returns an endpoint's check as the API shows it.
 func (m *fleetNode) check(address string) *api.Check {
 	m.t.Helper()
 	all := m.list()
@@ -110,8 +110,8 @@ func (m *fleetNode) check(address string) *api.Check {
 	return all[i].Check
 }
 
-// countChecks defines a service whose only endpoint is checked at an interval. count returns the
-// number of checks so far.
+// countChecks defines a service whose only endpoint is checked at an interval. The function count
+// returns how often it has been checked.
 func (m *fleetNode) countChecks(name balancer.Name, vip string, interval time.Duration) (count func() int64) {
 	m.t.Helper()
 	l, err := net.Listen("tcp", "127.44.1.4:0")
@@ -138,8 +138,8 @@ func (m *fleetNode) countChecks(name balancer.Name, vip string, interval time.Du
 }
 
 // TestFleetRunsNoPrograms configures a node that may not run programs for services in etcd. This
-// node must use the verdicts of other nodes and must not run a program itself, even on request or
-// without other nodes.
+// node must use other nodes' verdicts. It must not run a program itself, even on request or if it
+// is the only node.
 func TestFleetRunsNoPrograms(t *testing.T) {
 	m := joinFleet(t, "")
 	ran := filepath.Join(t.TempDir(), "ran")

@@ -8,8 +8,8 @@ import (
 	"vipd/cmd/internal/folder"
 )
 
-// TestFilesAreChecked starts vipd, and lists the files in run_dir and state_dir. At its start, vipd
-// must check the owner of each of these files.
+// TestFilesAreChecked starts vipd, and lists the files in run_dir and state_dir. The next vipd that
+// starts must check who owns each of these files.
 func TestFilesAreChecked(t *testing.T) {
 	n := startNode(t, "")
 	for _, dir := range []string{"run", "state"} {
@@ -19,7 +19,7 @@ func TestFilesAreChecked(t *testing.T) {
 		}
 		for _, e := range entries {
 			if !e.IsDir() && !folder.Uses(e.Name()) {
-				t.Errorf("owner of %s/%s is checked = false, want true", dir, e.Name())
+				t.Errorf("%s/%s: owner is checked = false, want true", dir, e.Name())
 			}
 		}
 	}

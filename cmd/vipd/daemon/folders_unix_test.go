@@ -14,7 +14,7 @@ import (
 	"vipd/test/program"
 )
 
-// TestRefusesForeignFolders starts vipd with directories that another user may write to. vipd must
+// TestRefusesForeignFolders starts vipd with a directory that another user may write to. vipd must
 // refuse to start, and must name the setting and the directory.
 func TestRefusesForeignFolders(t *testing.T) {
 	for _, name := range []string{"run", "state"} {
@@ -30,7 +30,7 @@ func TestRefusesForeignFolders(t *testing.T) {
 		}
 		_, err := n.make(false)
 		if err == nil || !errors.Is(err, daemon.ErrConfig) || !strings.HasPrefix(err.Error(), name+"_dir: other users can write to "+path) {
-			t.Errorf("error with a foreign %s_dir = %v, want an error that names the setting and the directory", name, err)
+			t.Errorf("with a foreign %s_dir: error = %v, want an error that names the setting and the directory", name, err)
 		}
 	}
 }

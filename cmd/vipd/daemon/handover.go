@@ -15,13 +15,13 @@ import (
 	"vipd/dataplane/handover"
 )
 
-// errReplaced ends this vipd because another vipd replaces it.
+// errReplaced is the reason why this vipd stops if another vipd replaces it.
 var errReplaced = errors.New("another vipd takes over")
 
 func (d *Daemon) handoverPath() string { return filepath.Join(d.config.RunDir, api.HandoverSocket) }
 
-// takeOver receives the sockets and connections of an earlier process: from systemd's descriptor
-// store or, with Options.Replace, from the running vipd, which then ends.
+// takeOver receives a previous process's sockets and connections: from systemd's descriptor store
+// or, with Options.Replace, from the running vipd, which then stops.
 func (d *Daemon) takeOver() (err error) {
 	queue, err := fromStore()
 	if err == nil && queue == nil && d.Replace {
@@ -54,10 +54,10 @@ func (d *Daemon) handOver() error {
 		case err != nil:
 			d.Log.Error("connections drain because they can't be handed over", "err", err)
 		case queue != nil:
-			return from.HandOver(ctx, queue) // addresses and redirects stay for the next process
+			return from.HandOver(ctx, queue) // addresses and redirects stay in place for the next process
 		}
 	}
-	if !mode.Keeps { // otherwise programs of the host could receive clients' packets
+	if !mode.Keeps { // otherwise, programs on the host could receive clients' packets
 		if err := d.host.Refuse(ctx); err != nil {
 			d.Log.Error("new clients at the VIPs can't be refused", "err", err)
 		}
@@ -71,11 +71,11 @@ func (d *Daemon) handOver() error {
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), releaseTime)
 	defer cancel()
-	return errors.Join(err, d.host.Release(ctx)) // a remaining address would be a black hole
+	return errors.Join(err, d.host.Release(ctx)) // an address that stays would be a black hole
 }
 
-// leaving returns a context that limits the wait for connections to end. If the mode can't serve
-// without this process, it also logs the number of connections.
+// leaving returns a context that limits how long vipd waits for connections to end. If the mode
+// can't serve without this process, it also logs the number of connections.
 func (d *Daemon) leaving(ctx context.Context, mode *modeswitch.Chosen) context.Context {
 	if mode.Keeps {
 		return ctx
@@ -101,7 +101,7 @@ func (d *Daemon) leaving(ctx context.Context, mode *modeswitch.Chosen) context.C
 	return hurried
 }
 
-// successor returns the queue to the vipd that asked to take over. If none has asked, it returns
+// successor returns the queue to the vipd that asked to take over. If no vipd has asked, it returns
 // the queue that storeQueue stores with systemd, or nil.
 func (d *Daemon) successor(ctx context.Context) (*handover.Queue, error) {
 	if d.successorQueue != nil {
@@ -138,5 +138,5 @@ func (d descriptors) Close() error {
 	return nil
 }
 
-// releaseTime is the maximum time for removing the addresses.
+// releaseTime limits how long removing the addresses may take.
 const releaseTime = 20 * time.Second

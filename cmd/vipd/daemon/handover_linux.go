@@ -24,7 +24,7 @@ const storeName = "vipd-handover"
 
 // fromStore returns the queue that the previous process stored with systemd, or nil.
 func fromStore() (queue *handover.Queue, err error) {
-	_ = restarting() // remove the mark here, because a killed process leaves it
+	_ = restarting() // remove the mark in any case, because a killed process leaves it
 	for _, f := range activation.Files(true) {
 		if f.Name() != storeName || queue != nil {
 			_ = f.Close()
@@ -38,8 +38,8 @@ func fromStore() (queue *handover.Queue, err error) {
 	return queue, nil
 }
 
-// requestHandover asks the running vipd to hand over and end, and returns its queue. It returns nil
-// if no vipd runs.
+// requestHandover asks the running vipd to hand over and exit, and returns its queue. It returns
+// nil if no vipd is running.
 func requestHandover(socket string) (*handover.Queue, error) {
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	switch {
@@ -53,7 +53,7 @@ func requestHandover(socket string) (*handover.Queue, error) {
 
 // listenHandover opens the socket to which requestHandover connects. Only this user may connect.
 func listenHandover(socket string) (*net.UnixListener, error) {
-	_ = os.Remove(socket) // a killed vipd left it; this process holds the lock
+	_ = os.Remove(socket) // left by a killed vipd; this process holds the lock
 	l, err := api.Listen("unixpacket", socket)
 	if err != nil {
 		return nil, fmt.Errorf("opening the socket for the handover: %w", err)
@@ -62,7 +62,7 @@ func listenHandover(socket string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// awaitSuccessor waits for another vipd that wants to take over, and then ends this vipd.
+// awaitSuccessor waits for another vipd that wants to take over, and then stops this vipd.
 func (d *Daemon) awaitSuccessor(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = d.replacing.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -89,8 +89,8 @@ func (d *Daemon) storeQueue(ctx context.Context) (*handover.Queue, error) {
 	}
 	file, err := in.File()
 	if err == nil {
-		// Without FDPOLL=0, systemd would drop the descriptor when this process, which has the
-		// other end, exits.
+		// Without FDPOLL=0, systemd would drop the descriptor when this process exits, because it
+		// has the other end.
 		err = notifyWith("FDSTORE=1\nFDPOLL=0\nFDNAME="+storeName, file)
 		_ = file.Close()
 	}
@@ -106,7 +106,7 @@ func (d *Daemon) storeQueue(ctx context.Context) (*handover.Queue, error) {
 	return out, nil
 }
 
-// barrierTime is the maximum time for systemd to read a message.
+// barrierTime limits how long systemd may take to read a message.
 const barrierTime = 5 * time.Second
 
 // restartMark is a file in the unit's RuntimeDirectory. The unit's ExecStop creates it when systemd
@@ -119,7 +119,7 @@ func restarting() bool {
 	return folder != "" && os.Remove(filepath.Join(folder, restartMark)) == nil
 }
 
-// notifyWith sends a message with a descriptor to systemd.
+// notifyWith sends a message with a file descriptor to systemd.
 func notifyWith(text string, file *os.File) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
@@ -133,8 +133,8 @@ func notifyWith(text string, file *os.File) error {
 	return nil
 }
 
-// barrier waits until systemd has read all messages. It sends a descriptor with BARRIER=1, which
-// systemd closes after it has read all earlier messages.
+// barrier waits until systemd has read all messages. It sends a file descriptor with BARRIER=1, and
+// systemd closes this descriptor after it has read all earlier messages.
 func barrier(ctx context.Context) error {
 	r, w, err := os.Pipe()
 	if err != nil {

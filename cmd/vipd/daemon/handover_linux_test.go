@@ -40,7 +40,6 @@ func echoes(t *testing.T, address string) {
 	}()
 }
 
-// proxying starts a vipd in userspace mode, and opens a connection through it.
 func proxying(t *testing.T) (n *node, c net.Conn, answers *bufio.Reader) {
 	t.Helper()
 	echoes(t, "127.40.1.1:9001")
@@ -64,7 +63,7 @@ endpoints = [{ address = "127.40.1.1", port = 9001 }]
 }
 
 // TestReplace starts a second vipd with --replace. It must replace the running vipd, whose
-// connections must continue. Without --replace the second vipd must be refused.
+// connections must continue. A second vipd without --replace must be refused.
 func TestReplace(t *testing.T) {
 	n, c, in := proxying(t)
 	ask := func(when string) {
@@ -79,25 +78,25 @@ func TestReplace(t *testing.T) {
 	for i := range 2 {
 		first := n.stop
 		n.replace = true
-		n.start() // the first vipd ends at the same time
+		n.start() // the first vipd stops at the same time
 		ask(fmt.Sprintf("after %d", i))
 		first()
 	}
 	if _, err := n.make(false); err == nil {
-		t.Error("error of a second vipd without --replace = none, want a refusal")
+		t.Error("second vipd without --replace: error = none, want a refusal")
 	}
 	ask("beside one that was refused")
 }
 
-// TestTwoReplace starts two vipds with --replace at once. The open connection must continue at one
-// of them.
+// TestTwoReplace starts two vipds with --replace at the same time. One of them must serve the open
+// connection.
 func TestTwoReplace(t *testing.T) {
 	n, c, answers := proxying(t)
 	made := make(chan *daemon.Daemon, 2)
 	for range 2 {
 		go func() {
 			next, err := n.make(true)
-			t.Log(err) // one of the two vipds fails
+			t.Log(err) // one of the two vipds may fail
 			made <- next
 		}()
 	}
@@ -123,7 +122,7 @@ func TestTwoReplace(t *testing.T) {
 }
 
 // TestReplaceWhileStopping starts vipd with --replace while another vipd is stopping. The new vipd
-// must wait until the other vipd has ended, and then start.
+// must wait until the other vipd has exited, and then start.
 func TestReplaceWhileStopping(t *testing.T) {
 	n, c, _ := proxying(t)
 	stopped := make(chan struct{})

@@ -14,7 +14,7 @@ func requestHandover(string) (*handover.Queue, error)               { return nil
 func listenHandover(string) (*net.UnixListener, error)              { return nil, nil }
 func (*Daemon) storeQueue(context.Context) (*handover.Queue, error) { return nil, nil }
 
-// awaitSuccessor waits until ctx ends.
+// awaitSuccessor waits until ctx is done.
 func (*Daemon) awaitSuccessor(ctx context.Context) error {
 	<-ctx.Done()
 	return nil

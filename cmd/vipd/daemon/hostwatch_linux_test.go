@@ -20,8 +20,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestReportsDrops adds and removes firewall rules that drop connections. vipd itself must report
-// the findings of "vipctl doctor", and must also report when they end.
+// TestReportsDrops adds and removes firewall rules that drop connections. vipd must report the same
+// findings as "vipctl doctor", and must also report when they disappear.
 func TestReportsDrops(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables", "nft")
@@ -43,7 +43,7 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	if got := n.problems(); got != "" {
-		t.Fatalf("problems after the start = %s, want none", got)
+		t.Fatalf("after the start: problems = %s, want none", got)
 	}
 	nft("add table inet strict")
 	nft("add chain inet strict forward { type filter hook forward priority 0 ; policy drop ; }")
@@ -54,7 +54,7 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 			strings.Contains(metrics, `vipd_problems{field="",service=""} 1`)
 	})
 	if code, text := n.get("/readyz"); code != 200 || !strings.Contains(text, what) {
-		t.Errorf("answer of /readyz = %d, %s, want 200 and the problem", code, text)
+		t.Errorf("/readyz: answer = %d, %s, want 200 and the problem", code, text)
 	}
 	nft("delete table inet strict")
 	wait.For(t, 30*time.Second, "the end of the problem", func() bool {
@@ -135,7 +135,7 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 }
 
 // TestUnownedWithoutOwnership serves a VIP with hold = "one" on a host without [ownership]. The
-// VIP's note must name the missing setting.
+// note about the VIP must name the missing setting.
 func TestUnownedWithoutOwnership(t *testing.T) {
 	lab.New(t)
 	mode, _ := modes.Find(config.NFTablesMode)
@@ -150,9 +150,9 @@ func TestUnownedWithoutOwnership(t *testing.T) {
 	}
 }
 
-// TestReportsLostFiles removes run_dir of a running daemon. vipctl then can't reach the daemon, so
-// /readyz, a metric and the log must report the missing files. The command that they advise must
-// fix the problem.
+// TestReportsLostFiles removes a running daemon's run_dir. vipctl then can't reach the daemon, so
+// /readyz, a metric and the log must report the missing files. The recommended command must fix the
+// problem.
 func TestReportsLostFiles(t *testing.T) {
 	log := &journaled{}
 	n := &node{t: t, dir: t.TempDir(), watch: 20 * time.Millisecond, log: slog.NewTextHandler(log, nil)}
@@ -171,6 +171,6 @@ func TestReportsLostFiles(t *testing.T) {
 	n.stop()
 	n.start()
 	if got := n.problems(); got != "" {
-		t.Errorf("problems after the restart = %s, want none", got)
+		t.Errorf("after the restart: problems = %s, want none", got)
 	}
 }

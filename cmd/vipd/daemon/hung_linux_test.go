@@ -18,8 +18,6 @@ import (
 	"vipd/test/wait"
 )
 
-// hanging is a dataplane whose kernel calls hang while hangs is true. These calls ignore their
-// context.
 type hanging struct {
 	dataplane.Dataplane
 	hangs, applying *atomic.Bool
@@ -60,7 +58,7 @@ func (h hanging) Intact(ctx context.Context) (string, error) {
 	return h.Dataplane.Intact(ctx)
 }
 
-// TestAnswersWhileTheKernelHangs makes applies and reads of counters hang. Every request for a view
+// TestAnswersWhileTheKernelHangs makes Apply and reading counters hang. Every request for a view
 // must still be answered, with the last counts.
 func TestAnswersWhileTheKernelHangs(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
@@ -155,15 +153,15 @@ func TestAnswersWhileToolsHang(t *testing.T) {
 	n.answersAll(t, 0, false)
 }
 
-// cleansUp removes the remains of kernel modes at the end of the test, because later tests run in
-// the same namespace. It must be called before start.
+// cleansUp removes what kernel modes left behind when the test ends, because later tests run in the
+// same namespace. It must be called before start.
 func (n *node) cleansUp() {
 	c := config.Default()
 	c.RunDir, c.StateDir = filepath.Join(n.dir, "run"), filepath.Join(n.dir, "state")
 	n.t.Cleanup(func() {
 		for _, m := range n.modes {
 			if _, err := m.Cleanup(context.Background(), c, false); err != nil {
-				n.t.Errorf("error of the cleanup of %s mode = %v, want none", m.Name, err)
+				n.t.Errorf("cleanup of %s mode: error = %v, want none", m.Name, err)
 			}
 		}
 	})
@@ -189,7 +187,7 @@ func (n *node) answersAll(t *testing.T, connections uint64, unlisted bool) {
 		},
 	}
 	if unlisted {
-		go func() { _ = list() }() // the request for the list ends with ctx
+		go func() { _ = list() }() // the request for the list fails when ctx is done
 	} else {
 		asks["conns"] = list
 	}

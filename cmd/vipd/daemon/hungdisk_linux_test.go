@@ -26,7 +26,7 @@ func (logFunc) WithGroup(string) slog.Handler                   { return slog.Di
 
 // TestStateDirHangs makes the disk of state_dir hang. Changes must be applied, /healthz must be ok,
 // and status must report unsaved state. A manual drain must be refused until the disk answers. When
-// vipd is stopped, it must continue to serve while it waits for the disk.
+// vipd is told to stop, it must keep serving while it waits for the disk.
 func TestStateDirHangs(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "two")
@@ -51,13 +51,13 @@ func TestStateDirHangs(t *testing.T) {
 	}
 	const silent = "the disk has not answered for 5s"
 	if err := drain(); err == nil || !strings.HasPrefix(err.Error(), "nothing was changed, ") || !strings.HasSuffix(err.Error(), silent) {
-		t.Errorf("error of a drain on a hung disk = %v, want \"nothing was changed, ... %s\"", err, silent)
+		t.Errorf("drain on a hung disk: error = %v, want \"nothing was changed, ... %s\"", err, silent)
 	}
 	n.write(web)
 	serves(both)
 	wait.For(t, wait.Patience, "the problems", func() bool { return strings.Count(n.problems(), silent) >= 2 })
 	if code, text := n.get("/healthz"); code != http.StatusOK {
-		t.Errorf("answer of /healthz = %d %s, want 200", code, text)
+		t.Errorf("/healthz: answer = %d %s, want 200", code, text)
 	}
 	release()
 	wait.For(t, wait.Patience, "the end of the problems", func() bool { return n.problems() == "" })
@@ -87,7 +87,7 @@ func TestStateDirHangs(t *testing.T) {
 			t.Error("error of a request while the stopped vipd waited for the disk = ", err)
 		}
 	default:
-		t.Error("vipd ended before the disk answered = true, want false")
+		t.Error("vipd exited before the disk answered = true, want false")
 	}
 	release()
 	wait.For(t, wait.Patience, "the writers to end", func() bool { return os.RemoveAll(state) == nil }) // the writers create no directory
@@ -111,9 +111,9 @@ func TestStateDirHangsAtTheStart(t *testing.T) {
 	}
 }
 
-// TestBothDisksHangAtTheStart makes the disks of state_dir and of the store hang at the start. The
-// wait for the first disk must not shorten the wait for the second. Otherwise the services would
-// seem to be removed.
+// TestBothDisksHangAtTheStart makes the disks of state_dir and of the store hang when vipd starts.
+// Waiting for the first disk must not shorten the wait for the second. Otherwise, the services
+// would seem to be removed.
 func TestBothDisksHangAtTheStart(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	n.write("[store]\npath = \"services\"\n")
