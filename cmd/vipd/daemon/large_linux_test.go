@@ -15,10 +15,10 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAnswersWithTenThousandServices requests every view of 10,000 services with ten endpoints. A
-// request may use a second of CPU time, or three on a busy machine. A hundred browsers on the page
-// may use 5 % of a CPU, or 25 % on a busy machine. Both limits include the client's own work. With
-// the race detector, the test has a fifth of the services and twice the time.
+// TestAnswersWithTenThousandServices requests every view of 10,000 services with ten endpoints
+// each. A request may use a second of CPU time, or three on a busy machine. A hundred browsers on
+// the page may use 5 % of a CPU, or 25 % on a busy machine. Both limits include the client's own
+// work. With the race detector, the test has a fifth of the services and twice the time.
 func TestAnswersWithTenThousandServices(t *testing.T) {
 	services, most := wait.Load(10_000), 3*time.Second
 	if wait.Race {
@@ -36,7 +36,7 @@ func TestAnswersWithTenThousandServices(t *testing.T) {
 		"scrape":  n.scrape,
 		"health":  n.requestPage("/healthz"),
 	} {
-		wait.For(t, 0, fmt.Sprintf("%s to use %s of a core at most", what, most), func() bool { // includes everything else that the process does
+		wait.For(t, 0, fmt.Sprintf("%s to use %s of a core at most", what, most), func() bool { // includes the CPU time that everything else in this process uses
 			used := processTime(t)
 			n.retry(what, ask)
 			used = processTime(t) - used
@@ -57,19 +57,19 @@ func TestAnswersWithTenThousandServices(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = r.Body.Close() }()
-		go func() { _, _ = io.Copy(io.Discard, r.Body) }() // the copy ends when leave closes the connection
+		go func() { _, _ = io.Copy(io.Discard, r.Body) }() // the copy stops when leave closes the connection
 	}
 	cost := 0.0
 	wait.For(t, 0, "a hundred browsers to cost less than 25 % of a core", func() bool {
 		began, used := time.Now(), processTime(t)
-		time.Sleep(5 * time.Second) // this is the measured interval
+		time.Sleep(5 * time.Second) // the measured interval
 		cost = float64(processTime(t)-used) / float64(time.Since(began))
 		t.Logf("%.1f %% of a core", 100*cost)
 		return cost < share
 	})
 }
 
-// scrape reads the metrics like Prometheus, without decompressing them.
+// scrape reads the metrics as Prometheus does, but does not decompress them.
 func (n *node) scrape() error {
 	q, err := http.NewRequest(http.MethodGet, "http://"+n.daemon.Web().String()+"/metrics", nil)
 	if err != nil {
@@ -88,7 +88,6 @@ func (n *node) scrape() error {
 	return err
 }
 
-// processTime returns the CPU time of this process.
 func processTime(t *testing.T) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -98,14 +97,14 @@ func processTime(t *testing.T) time.Duration {
 }
 
 // inTime retries a request until an answer arrives within a second. A busy machine may delay an
-// answer once, but a request that waits for the kernel is always late.
+// answer once, but a request that waits for the kernel is late every time.
 func inTime(t *testing.T, what string, ask func() error) {
 	t.Helper()
 	lab.Eventually(t, 0, what, func() error {
 		began := time.Now()
 		err := ask()
 		if took := time.Since(began); err == nil && took > wait.Scaled(time.Second) {
-			err = fmt.Errorf("time of an answer = %s, want at most a second, or more on a slow machine", took)
+			err = fmt.Errorf("answer took %s, want at most a second, or more on a slow machine", took)
 		}
 		return err
 	})

@@ -13,9 +13,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestRemovedVIPLeaves removes three services: without clients, with a client that disconnected,
-// and with an open connection. The first two VIPs must leave the host long before drain_timeout,
-// and the third when its connection ends.
+// TestRemovedVIPLeaves removes three services: one without clients, one whose client has
+// disconnected, and one with an open connection. The first two VIPs must be removed from the host
+// long before drain_timeout, and the third when its connection ends.
 func TestRemovedVIPLeaves(t *testing.T) {
 	for _, name := range []config.ModeName{config.NFTablesMode, config.IPTablesMode, config.UserspaceMode} {
 		t.Run(string(name), func(t *testing.T) { removedVIPLeaves(t, name) })
@@ -84,7 +84,7 @@ endpoints = [{ address = "10.72.0.2", port = 9001 }]
 				_, err = io.ReadFull(c, answer)
 			}
 			if err != nil || string(answer) != "on\n" {
-				t.Errorf("answer of the open connection = %q, error = %v, want an echo", answer, err)
+				t.Errorf("open connection: answer = %q, error = %v, want an echo", answer, err)
 			}
 			_ = c.Close()
 			wait.For(t, time.Minute, "the last VIP to leave", func() bool { return held() == "10.60.0.9 " })

@@ -11,7 +11,7 @@ import (
 	"vipd/test/wait"
 )
 
-// metric returns a metric's line with its labels and without its value, or "" if it is missing.
+// metric returns a metric's line with its labels but without its value, or "" if it is missing.
 func (n *node) metric(series string) string {
 	_, text := n.get("/metrics")
 	for line := range strings.Lines(text) {
@@ -63,17 +63,17 @@ func TestProfilesAreForTheSocketAlone(t *testing.T) {
 	n := startNode(t, web)
 	text, err := n.client.Profile(t.Context(), "goroutine?debug=2")
 	if err != nil || !strings.Contains(string(text), "daemon.(*Daemon).Run") {
-		t.Errorf("error of the profile on the socket = %v, want none: %.200s", err, text)
+		t.Errorf("profile on the socket: error = %v, want none: %.200s", err, text)
 	}
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/goroutine?debug=2", "/debug/pprof/profile", "/debug/vars"} {
 		if code, _ := n.get(path); code != http.StatusNotFound {
-			t.Errorf("status of %s on api.http = %d, want 404", path, code)
+			t.Errorf("%s on api.http: status = %d, want 404", path, code)
 		}
 	}
 }
 
-// TestNoSeriesOfEndpoints sets per_endpoint = false. No series may name an endpoint; series of
-// services must exist.
+// TestNoSeriesOfEndpoints sets per_endpoint = false. Series for services must exist, but no series
+// may name an endpoint.
 func TestNoSeriesOfEndpoints(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	n := startNode(t, "[metrics]\nper_endpoint = false\n"+web)
@@ -86,7 +86,6 @@ func TestNoSeriesOfEndpoints(t *testing.T) {
 	}
 }
 
-// large returns definitions of many services with ten endpoints each.
 func large(services int) string {
 	var text strings.Builder
 	for i := range services {

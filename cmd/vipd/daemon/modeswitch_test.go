@@ -59,7 +59,7 @@ func (n *node) configure(old, with, services string) {
 }
 
 // TestAbandonsFailingMode switches to a mode that can't apply anything. vipd must abandon it, and
-// the previous mode must serve all the time.
+// the previous mode must keep serving throughout.
 func TestAbandonsFailingMode(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -74,7 +74,7 @@ func TestAbandonsFailingMode(t *testing.T) {
 	n.configure(`mode = "userspace"`, `mode = "iptables"`, web)
 	wait.For(t, time.Minute, "the mode to be tried and abandoned", func() bool {
 		if got := ask("127.40.0.1:8080"); got != "one" {
-			t.Fatalf("answer during the switch = %q, want \"one\"", got)
+			t.Fatalf("during the switch: answer = %q, want \"one\"", got)
 		}
 		return closed.Load() > 0
 	})
@@ -83,19 +83,18 @@ func TestAbandonsFailingMode(t *testing.T) {
 		return m.InUse == "userspace" && m.Wanted == "iptables" && m.Fallback && strings.Contains(m.Reason, "the kernel refuses")
 	})
 	if got := ask("127.40.0.1:8080"); got != "one" {
-		t.Errorf("answer after the switch = %q, want \"one\"", got)
+		t.Errorf("after the switch: answer = %q, want \"one\"", got)
 	}
 	for _, part := range []string{
 		"iptables mode can't apply the wanted state: switching back: ", "\niptables mode is not usable here, so userspace mode is used: not iptables: ",
 	} {
 		if got := n.eventsOf(events.Mode); strings.Count(got, part) != 1 {
-			t.Errorf("mode events: want the text %q once, got\n%s", part, got)
+			t.Errorf("mode events: want one with the text %q, got\n%s", part, got)
 		}
 	}
 }
 
-// TestStopDuringTrial stops vipd while it tries a mode. The stop must not be reported as a failure
-// of the mode.
+// TestStopDuringTrial stops vipd while it tries a mode. vipd must not report that the mode failed.
 func TestStopDuringTrial(t *testing.T) {
 	tried := make(chan struct{})
 	slow := noRoot()[0]
@@ -113,11 +112,11 @@ func TestStopDuringTrial(t *testing.T) {
 	<-tried
 	n.stop()
 	if got := strings.Join(log.all, "\n"); strings.Contains(got, "not usable") {
-		t.Errorf("log =\n%s\nwant no failure of the mode", got)
+		t.Errorf("log =\n%s\nwant no message that the mode failed", got)
 	}
 }
 
-// TestStrictModeWhileRunning selects a mode that is not usable here. Nothing may change, and a
+// TestStrictModeWhileRunning selects a mode that can't be used here. Nothing may change, and a
 // problem must be reported.
 func TestStrictModeWhileRunning(t *testing.T) {
 	n := startNode(t, web)
@@ -130,7 +129,7 @@ func TestStrictModeWhileRunning(t *testing.T) {
 	wait.For(t, time.Minute, "the end of the problem", func() bool { return !n.status().Mode.Fallback && n.problems() == "" })
 }
 
-// willing is a dataplane whose applies succeed, but that forwards nothing.
+// willing is a dataplane whose Apply succeeds but has no effect.
 type willing struct{ dataplane.Dataplane }
 
 func (w willing) Unwrap() dataplane.Dataplane { return w.Dataplane }
@@ -142,8 +141,8 @@ func (willing) Intact(context.Context) (string, error)          { return "", nil
 func (willing) Apply(context.Context, []dataplane.Change) error { return nil }
 func (willing) Traits() dataplane.Traits                        { return dataplane.Traits{} }
 
-// TestChoosesBetterModeAtReload makes a better mode available. Mode auto must choose it at a reload
-// but not earlier, and counts must not change.
+// TestChoosesBetterModeAtReload makes a better mode available. Mode auto must choose it at the next
+// reload but not earlier, and counts must not change.
 func TestChoosesBetterModeAtReload(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -181,7 +180,7 @@ the previous mode, userspace, is closed`
 	wait.For(t, 10*time.Second, "the journal to have all events", func() bool { return n.eventsOf(events.Mode) == want })
 }
 
-// connections returns the count of the only service.
+// connections returns how many connections the only service has counted.
 func (n *node) connections() uint64 {
 	n.t.Helper()
 	var services []api.Service
@@ -192,15 +191,14 @@ func (n *node) connections() uint64 {
 	return services[0].Ports[0].Connections
 }
 
-// stuck is a dataplane whose Close fails.
 type stuck struct{ willing }
 
 func (s stuck) Close(ctx context.Context, keep bool) error {
 	return errors.Join(errors.New("others hold the tables"), s.willing.Close(ctx, keep))
 }
 
-// TestRemovesRulesLater switches from a mode that can't remove its rules. The rules must be removed
-// later, while the next mode serves.
+// TestRemovesRulesLater switches away from a mode that can't remove its rules. The rules must be
+// removed later, while the next mode serves.
 func TestRemovesRulesLater(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -226,7 +224,7 @@ func TestRemovesRulesLater(t *testing.T) {
 	}
 }
 
-// metered is a dataplane that drains for the maximum time. Its counters are in the kernel.
+// metered is a dataplane whose drain takes the maximum time. Its counters are in the kernel.
 type metered struct{ willing }
 
 func (metered) Traits() dataplane.Traits        { return dataplane.Traits{Drains: true} }
@@ -236,8 +234,8 @@ func (metered) Counters() []dataplane.FrontendCount {
 	return []dataplane.FrontendCount{{Service: "web", Connections: 5, Backends: []dataplane.BackendCount{{Backend: at, Connections: 5, Kept: 5}}}}
 }
 
-// TestReturnsToDrainingMode switches back to a mode that still drains. The mode must adopt its
-// kernel objects, and their counters must count once. If the mode is not in use at the end, its
+// TestReturnsToDrainingMode switches back to a mode that is still draining. The mode must adopt its
+// kernel objects, and each connection must count once. If another mode is in use at the end, the
 // objects must be removed.
 func TestReturnsToDrainingMode(t *testing.T) {
 	var works atomic.Bool
@@ -267,7 +265,7 @@ func TestReturnsToDrainingMode(t *testing.T) {
 		if m := n.status().Mode; m.InUse != name && works.Load() {
 			t.Fatalf("mode = %+v, want %s", m, name)
 		}
-		wait.For(t, 0, "5 connections to be counted in "+name+" mode", func() bool { // if a reading takes long, its result is shown late
+		wait.For(t, 0, "5 connections to be counted in "+name+" mode", func() bool { // while counters are being read, vipd shows the previous counts
 			counted := n.connections()
 			if counted > 5 {
 				t.Fatalf("counted connections = %d in %s mode, want 5", counted, name)
@@ -283,7 +281,7 @@ func TestReturnsToDrainingMode(t *testing.T) {
 		in("ipvs")
 	}
 	if kept.Load() != 3 || removed.Load() > 0 {
-		t.Errorf("drains that kept objects = %d, removals = %d; want 3 and 0", kept.Load(), removed.Load())
+		t.Errorf("closes that kept objects = %d, removals = %d; want 3 and 0", kept.Load(), removed.Load())
 	}
 	in("userspace")
 	works.Store(false)
@@ -291,7 +289,7 @@ func TestReturnsToDrainingMode(t *testing.T) {
 	wait.For(t, time.Minute, "the drained objects to be removed", func() bool { return removed.Load() > 0 })
 }
 
-// keeping is a dataplane that counts its closes, and the closes that kept kernel objects.
+// keeping is a dataplane that counts calls of Close, and separately those that kept kernel objects.
 type keeping struct {
 	dataplane.Dataplane
 	kept *atomic.Int32

@@ -23,14 +23,14 @@ import (
 
 const monitoring = "../../../examples/monitoring/"
 
-// prometheus is a real Prometheus that scrapes a node.
+// prometheus is a Prometheus process that scrapes a node.
 type prometheus struct {
 	t       *testing.T
 	address string
 }
 
 // startPrometheus runs Prometheus with the example's configuration and alerts. It scrapes every
-// second, and alerts wait for a second.
+// second, and alerts fire after a second.
 func startPrometheus(t *testing.T, target string) *prometheus {
 	for _, tool := range []string{"prometheus", "promtool"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -51,7 +51,7 @@ func startPrometheus(t *testing.T, target string) *prometheus {
 		return strings.NewReplacer("15s", "1s", "127.0.0.1:9890", target).Replace(s)
 	})
 	rewrite("alerts.yml", func(s string) string { return regexp.MustCompile(`for: \w+`).ReplaceAllString(s, "for: 1s") })
-	l, err := net.Listen("tcp", "127.88.2.1:0") // a free port that no other test's connections use, because Prometheus does not report its port
+	l, err := net.Listen("tcp", "127.88.2.1:0") // a free port on an address that no other test uses, because Prometheus does not report its port
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,6 @@ func (p *prometheus) ask(path string, into any) bool {
 	return json.NewDecoder(r.Body).Decode(&answer) == nil && r.StatusCode == http.StatusOK
 }
 
-// has reports whether an expression has a value.
 func (p *prometheus) has(expr string) bool {
 	var data struct{ Result []any }
 	return p.ask("query?query="+url.QueryEscape(expr), &data) && len(data.Result) > 0
@@ -101,9 +100,9 @@ func (p *prometheus) fires(fired map[string]bool, names ...string) {
 	}
 }
 
-// TestMonitoring scrapes a real node with a real Prometheus and the example's alerts. Each alert
-// must fire when its fault is caused, or in the example's own test. Each expression of the
-// dashboard must have a value.
+// TestMonitoring scrapes a node with Prometheus and the example's alerts. Each alert must fire
+// after the test causes its fault, or in the example's own test. Each expression in the dashboard
+// must have a value.
 func TestMonitoring(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	healthy, err := net.Listen("tcp", "127.58.1.2:9001")
@@ -159,7 +158,7 @@ endpoints = [{ address = "127.58.1.1", port = 9001 }]
 	check := exec.CommandContext(t.Context(), "promtool", "check", "metrics")
 	check.Stdin = strings.NewReader(metrics)
 	if output, err := check.CombinedOutput(); err != nil {
-		t.Errorf("error of promtool check metrics = %v, want none\n%s", err, output)
+		t.Errorf("promtool check metrics: error = %v, want none\n%s", err, output)
 	}
 
 	wrong := strings.Replace(header, `mode = "userspace"`, `mode = "ipvs"`, 1) + strings.Replace(text, "endpoints = []", "endpoints = 7", 1)
@@ -175,7 +174,7 @@ endpoints = [{ address = "127.58.1.1", port = 9001 }]
 	cmd := exec.CommandContext(t.Context(), "promtool", "test", "rules", "alerts_test.yml")
 	cmd.Dir = monitoring
 	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("error of promtool = %v, want none\n%s", err, output)
+		t.Errorf("promtool: error = %v, want none\n%s", err, output)
 	}
 	maps.Copy(fired, named(t, "alerts_test.yml", `alertname: (\w+)`))
 	if all := named(t, "alerts.yml", `alert: (\w+)`); !maps.Equal(all, fired) {
@@ -183,7 +182,7 @@ endpoints = [{ address = "127.58.1.1", port = 9001 }]
 	}
 }
 
-// named returns the matches of a pattern in a file of the example.
+// named returns the matches of a pattern in one of the example's files.
 func named(t *testing.T, file, pattern string) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile(monitoring + file)
@@ -197,7 +196,7 @@ func named(t *testing.T, file, pattern string) map[string]bool {
 	return found
 }
 
-// dashboard evaluates the expressions of all panels, like Grafana.
+// dashboard evaluates the expressions in all panels, as Grafana does.
 func (p *prometheus) dashboard() {
 	p.t.Helper()
 	text, err := os.ReadFile(monitoring + "dashboard.json")
@@ -222,6 +221,6 @@ func (p *prometheus) dashboard() {
 		}
 	}
 	if exprs < 20 {
-		p.t.Errorf("expressions of the dashboard = %d, want at least 20", exprs)
+		p.t.Errorf("expressions in the dashboard = %d, want at least 20", exprs)
 	}
 }

@@ -28,8 +28,8 @@ endpoints = [{ address = "web.example.org", port = 9001, weight = 2 }]
 `, address)
 }
 
-// TestEndpointsByName changes the addresses of a name, and makes DNS fail. The service must use the
-// new addresses, keep the last addresses during the failure and a restart, and report the failure.
+// TestEndpointsByName changes a name's addresses, and then makes DNS fail. The service must use the
+// new addresses, keep them during the failure and after a restart, and report the failure.
 func TestEndpointsByName(t *testing.T) {
 	dns := dnskit.New(t, "127.0.0.1")
 	dns.Set(t, "web.example.org. 1 IN A 127.43.1.1", "web.example.org. 1 IN A 127.0.0.7")
@@ -55,15 +55,15 @@ func TestEndpointsByName(t *testing.T) {
 	n.stop()
 	n.start()
 	if got := ask("127.42.0.1:8080"); got != "two" {
-		t.Errorf("answer after a restart without DNS = %q, want \"two\"", got)
+		t.Errorf("after a restart without DNS: answer = %q, want \"two\"", got)
 	}
 	reports("answered SERVFAIL")
 	dns.Break("*", dnskit.None)
 	wait.For(t, 20*time.Second, "the end of the problem", func() bool { return n.problems() == "" })
 }
 
-// TestDiscoveredEndpoints finds endpoints by SRV records and by a program. These endpoints must be
-// checked, and a backup must get connections only if no other endpoint is up.
+// TestDiscoveredEndpoints finds endpoints through SRV records and through a program. These
+// endpoints must be checked, and a backup must get connections only if no other endpoint is up.
 func TestDiscoveredEndpoints(t *testing.T) {
 	dns := dnskit.New(t, "127.0.0.1")
 	dns.Set(t, "_web._tcp.example.org. 1 IN SRV 1 3 9001 one.example.org.", "_web._tcp.example.org. 1 IN SRV 2 1 9002 two.example.org.",
@@ -100,8 +100,8 @@ discover = { exec = ["/bin/echo", "127.43.1.3:9003 weight=5"], interval = "1s" }
 	wait.For(t, 10*time.Second, "two, the backup", func() bool { return ask("127.42.0.1:8080") == "two" })
 }
 
-// TestReplacedByWrongAddresses replaces the address of a name by a wrong address, and then by a
-// correct address. No connection may fail, and each change must be an event.
+// TestReplacedByWrongAddresses replaces a name's address with a wrong address, and then with a
+// correct address. No connection may fail, and each change must be recorded as an event.
 func TestReplacedByWrongAddresses(t *testing.T) {
 	dns := dnskit.New(t, "127.0.0.1")
 	dns.Set(t, "web.example.org. 1 IN A 127.43.1.1")
@@ -143,9 +143,9 @@ func TestReplacedByWrongAddresses(t *testing.T) {
 	}
 }
 
-// TestReadyAwaitsNames starts vipd while DNS does not answer. Other endpoints must be served at
-// once, but the node must be ready only after the first answer. After a restart it must be ready
-// with the saved answer, although DNS does not answer.
+// TestReadyAwaitsNames starts vipd while DNS does not answer. Other endpoints must be served
+// immediately, but the node must be ready only after the first answer. After a restart, it must be
+// ready with the saved answer even though DNS does not answer.
 func TestReadyAwaitsNames(t *testing.T) {
 	dns := dnskit.New(t, "127.0.0.1")
 	dns.Set(t, "web.example.org. 1 IN A 127.43.1.1")
@@ -173,6 +173,6 @@ endpoints = [{ address = "127.43.1.5", port = 9001 }]
 	n.stop()
 	n.start()
 	if got := n.endpoints(); got != want {
-		t.Errorf("endpoints of the ready node after a restart = %s, want %s", got, want)
+		t.Errorf("ready node after a restart: endpoints = %s, want %s", got, want)
 	}
 }

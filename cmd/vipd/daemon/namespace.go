@@ -8,7 +8,7 @@ import (
 	"vipd/cmd/internal/netlock"
 )
 
-// claimNamespace acquires the lock of the network namespace. A process without the privilege to
+// claimNamespace acquires the lock on the network namespace. A process without the privilege to
 // change the namespace needs no lock.
 func (d *Daemon) claimNamespace() (err error) {
 	if !netlock.Needed() {

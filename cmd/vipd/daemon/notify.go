@@ -18,11 +18,11 @@ type notifier struct {
 	up atomic.Bool
 
 	mu         sync.Mutex // guards lastStatus
-	lastStatus string     // the last status sent to systemd
+	lastStatus string
 }
 
 func (n *notifier) notify(state string) {
-	_, _ = systemd.SdNotify(false, state) // there is no place to report an error
+	_, _ = systemd.SdNotify(false, state) // there is nowhere to report an error
 }
 
 // SetStatus sets the status line in systemctl, if vipd runs under systemd.
@@ -37,7 +37,7 @@ func (n *notifier) started() {
 	}
 }
 
-// reloading reports the start of a reload. Before started is called, it does nothing.
+// reloading reports that a reload has started. Before started is called, it does nothing.
 func (n *notifier) reloading() {
 	if n.up.Load() {
 		n.notify(systemd.SdNotifyReloading)
@@ -50,8 +50,8 @@ func (n *notifier) reloaded() {
 	}
 }
 
-// status calls line, and sends the returned text to systemd if it has changed. Without systemd, it
-// does not call line.
+// status calls the function line, and sends the returned text to systemd if it has changed. Without
+// systemd, it does not call the function.
 func (n *notifier) status(line func() string) {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return
@@ -66,18 +66,18 @@ func (n *notifier) status(line func() string) {
 
 func (n *notifier) stopping() { n.notify(systemd.SdNotifyStopping) }
 
-// extend asks systemd for more time to start or stop. by is counted from now.
+// extend asks systemd for more time to start or stop. The argument by is counted from now.
 func (n *notifier) extend(by time.Duration) {
 	n.notify(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", by.Microseconds()))
 }
 
-// stuckAfter is the maximum time between two rounds of the engine or the model. After that, vipd no
-// longer feeds the watchdog. It is long enough to load all services into the kernel.
+// stuckAfter is how long the engine or the model may make no progress before vipd stops feeding the
+// watchdog. It is long enough to load all services into the kernel.
 const stuckAfter = 90 * time.Second
 
 // notifyLoop reports readiness to systemd after the first attempt to apply a complete state. It
 // feeds the watchdog while the engine and the model make progress. vipd is ready even if some
-// services can't be applied. Otherwise systemd would kill it, and all other services would stop.
+// services can't be applied. Otherwise, systemd would kill it, and all other services would stop.
 // /readyz and status report the failure.
 func (d *Daemon) notifyLoop(ctx context.Context) error {
 	interval, err := systemd.SdWatchdogEnabled(false)
@@ -108,7 +108,7 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 		case <-feed.C:
 			if d.engine.Working() < stuckAfter && d.model.Waiting() < stuckAfter {
 				d.notify.notify(systemd.SdNotifyWatchdog)
-				if !d.notify.up.Load() { // waiting for a store has no time limit, because the kernel continues to serve
+				if !d.notify.up.Load() { // there is no limit on waiting for a store, because the kernel continues to serve
 					d.notify.extend(interval)
 				}
 			}

@@ -15,7 +15,7 @@ import (
 	"vipd/test/wait"
 )
 
-// systemd receives the notifications of the next vipd. The returned function waits for a
+// systemd receives the notifications that the next vipd sends. The returned function waits for a
 // notification, and fails the test if it does not arrive in time.
 func systemd(t *testing.T) (hears func(what string, is func(text string) bool)) {
 	t.Helper()
@@ -60,7 +60,7 @@ func TestWaitsForItsStore(t *testing.T) {
 	})
 }
 
-// TestStatusLineNamesFailure makes applies fail. The status line in systemctl must name the failure
+// TestStatusLineNamesFailure makes Apply fail. The status line in systemctl must name the failure
 // once, even if no frontend failed.
 func TestStatusLineNamesFailure(t *testing.T) {
 	lab.New(t)
@@ -81,7 +81,7 @@ func TestStatusLineNamesFailure(t *testing.T) {
 	configure(first + strings.NewReplacer("services.web", "services.more", "10.96.0.10", "10.96.0.11").Replace(first))
 	hears("the line says why", func(text string) bool {
 		if strings.Count(text, "writing the ledger") > 1 {
-			t.Errorf("status line = %q, want the reason in it once", text)
+			t.Errorf("status line = %q, want a line that contains the reason once", text)
 		}
 		return strings.HasPrefix(text, "STATUS=") && strings.Contains(text, "writing the ledger")
 	})

@@ -12,9 +12,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestOutageIsReported makes all endpoints of a service fail in turn, and recover. Events, a
-// problem, the status line and a metric must report the outage by the service's name. Services
-// without endpoints, or with only drained endpoints, must have their own problems instead.
+// TestOutageIsReported makes a service's endpoints fail one after the other, and then recover.
+// Events, a problem, the status line and a metric must report the outage by the service's name.
+// Services without endpoints, or with only drained endpoints, must have their own problems instead.
 func TestOutageIsReported(t *testing.T) {
 	one := serverUntil(t, "127.42.1.1:9001", "one")
 	two := serverUntil(t, "127.42.1.1:9002", "two")
@@ -37,7 +37,7 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 				if e.Endpoint == "" {
 					got = append(got, strings.Trim(e.Text+": "+e.Cause, ": "))
 					if over := e.Level == slog.LevelInfo; over != (e.Lasted > 0) {
-						t.Errorf("event = %+v, want a duration only at the end of an outage", e)
+						t.Errorf("event = %+v, want a duration only in the end event", e)
 					}
 				}
 			}
@@ -60,7 +60,7 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 		t.Errorf("problems = %s, want one problem for each service", got)
 	}
 	if _, metrics := n.get("/metrics"); !strings.Contains(metrics, "\nvipd_problems{field=\"no_endpoints\",service=\"web\"} 1\n") {
-		t.Errorf("metrics lack the series of a service without endpoints")
+		t.Errorf("metrics have no series for a service without endpoints")
 	}
 	server(t, "127.42.1.1:9002", "two")
 	story(begins, ends)
@@ -75,12 +75,12 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 				t.Fatal(err)
 			}
 			if got := strings.Contains(n.problems(), "service web: "+idle+"2 drained by an override"); got != (yes && i == 1) {
-				t.Errorf("with draining = %v for %d endpoints, problems = %s; want a problem only if both endpoints drain", yes, i, n.problems())
+				t.Errorf("draining = %v for endpoint %d: problems = %s; want a problem only if both endpoints drain", yes, i, n.problems())
 			}
 		}
 	}
 	if got := n.eventsOf(events.Problem); strings.Count(got, "web has a problem: ") != 1 || strings.Count(got, "web problem resolved: ") != 1 || strings.Count(got, idle+"2 drained by an override") != 2 {
-		t.Errorf("problem events =\n%s\nwant one start and one end of the problem", got)
+		t.Errorf("problem events =\n%s\nwant one start event and one end event", got)
 	}
 }
 
@@ -101,20 +101,20 @@ health = { type = "exec", command = ["/nowhere/check"], interval = "100ms", time
 	})
 	story := n.eventsOf(events.Problem)
 	if !strings.Contains(story, "exn has a problem: ") || !strings.Contains(story, "can't be checked from here: ") || strings.Count(story, "\n") != 0 {
-		t.Errorf("events =\n%s\nwant one event about the check's problem", story)
+		t.Errorf("events =\n%s\nwant one event about the check", story)
 	}
 	if got := fmt.Sprint(n.status().Problems); strings.Count(got, "can't be checked") != 1 || !strings.Contains(got, "no such file") {
 		t.Errorf("problems = %s, want one problem with the reason", got)
 	}
-	n.write(checked) // replaces the service, so its problem must end
+	n.write(checked) // replaces the service, so the problem must disappear
 	wait.For(t, 20*time.Second, "the end of the problem", func() bool { return n.status().Health.Unable == 0 && len(n.status().Problems) == 0 })
 	if story := n.eventsOf(events.Problem); !strings.Contains(story, "exn problem resolved: ") {
-		t.Errorf("events =\n%s\nwant the end of the problem", story)
+		t.Errorf("events =\n%s\nwant an end event", story)
 	}
 }
 
-// TestAllowExecIsFollowed sets health.allow_exec while vipd runs. The reload must not report that
-// this requires a restart.
+// TestAllowExecIsFollowed sets health.allow_exec while vipd is running. The reload must not report
+// that this requires a restart.
 func TestAllowExecIsFollowed(t *testing.T) {
 	server(t, "127.42.1.1:9001", "one")
 	server(t, "127.42.1.1:9002", "two")
@@ -122,11 +122,11 @@ func TestAllowExecIsFollowed(t *testing.T) {
 	n.write(checked + "[health]\nallow_exec = true\n")
 	r, err := n.client.Reload(t.Context(), "")
 	if err != nil || len(r.Problems) > 0 {
-		t.Errorf("problems of the reload = %v, error = %v, want no problems and no error", r.Problems, err)
+		t.Errorf("reload: problems = %v, error = %v, want no problems and no error", r.Problems, err)
 	}
 }
 
-// TestManyStillDown restarts vipd with many endpoints down. There must be one event for all of
+// TestManyStillDown restarts vipd while many endpoints are down. There must be one event for all of
 // them.
 func TestManyStillDown(t *testing.T) {
 	services := "[services.web]\nvips = [\"127.42.0.1\"]\nports = [{ port = 8080 }]\nhealth = { type = \"tcp\", interval = \"100ms\", timeout = \"90ms\" }\nendpoints = ["

@@ -16,9 +16,9 @@ import (
 	"vipd/test/wait"
 )
 
-// pair defines a service with two endpoints and no checks. Its timeouts are long, because a busy
-// machine that pauses for a second must not look like a failed endpoint. An endpoint that refuses
-// connections still fails at once.
+// pair defines a service with two endpoints and no checks. Its timeouts are long, so an endpoint
+// does not seem to fail when a busy machine pauses for a second. An endpoint that refuses
+// connections still fails immediately.
 const pair = `
 [services.web]
 vips = ["127.58.0.1"]
@@ -27,7 +27,6 @@ connect_timeout = "1m"
 endpoints = [{ address = "127.58.1.1", port = 9001 }, { address = "127.58.1.1", port = 9002 }]
 `
 
-// journaled records log lines.
 type journaled struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -39,7 +38,7 @@ func (j *journaled) Write(b []byte) (int, error) {
 	return j.buf.Write(b)
 }
 
-// lines returns the lines that contain words.
+// lines returns the log lines that contain the text words.
 func (j *journaled) lines(words string) (all []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -51,7 +50,7 @@ func (j *journaled) lines(words string) (all []string) {
 	return all
 }
 
-// startPassive starts a node that ejects after two consecutive failures.
+// startPassive starts a node that ejects an endpoint after two consecutive failures.
 func startPassive(t *testing.T, services string, base time.Duration) (*node, *journaled) {
 	n, log := &node{t: t, dir: t.TempDir()}, &journaled{}
 	n.log = slog.NewTextHandler(log, nil)
@@ -62,12 +61,12 @@ func startPassive(t *testing.T, services string, base time.Duration) (*node, *jo
 	return n, log
 }
 
-// askUntil connects to vip until the endpoints have the wanted states. Each connection must be
+// askUntil connects to vip until the endpoints have the states in want. Each connection must be
 // served.
 func (n *node) askUntil(vip, want string) {
 	n.t.Helper()
 	wait.For(n.t, 20*time.Second, want, func() bool {
-		if got := ask(vip); len(got) > 3 { // answers of the servers are at most three bytes long
+		if got := ask(vip); len(got) > 3 { // servers answer with at most three bytes
 			n.t.Errorf("answer to a client = %q, want a server's name", got)
 		}
 		return n.endpoints() == want
@@ -77,7 +76,7 @@ func (n *node) askUntil(vip, want string) {
 // TestRefusingEndpointIsEjected makes one of two endpoints refuse connections. This endpoint must
 // be ejected, then be tried again, and be ejected for longer each time. After the endpoint accepts
 // connections again, it must stay in use. Connections to the other endpoint must survive. On a busy
-// machine the test may miss the first ejections.
+// machine, the test may miss the first ejections.
 func TestRefusingEndpointIsEjected(t *testing.T) {
 	const base = 2 * time.Second
 	server(t, "127.58.1.1:9001", "one")
@@ -90,7 +89,7 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 		t.Fatalf("ejection = %+v, want a count, the cause \"connection refused\", and an end that depends on the count", x)
 	}
 
-	var asked moments // the endpoint listens again, so a connection to it would be counted
+	var asked moments // from here on, the endpoint listens again and counts connections
 	l, err := net.Listen("tcp", "127.58.1.1:9002")
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +109,7 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 	}()
 	for time.Until(x.Until) > base/3 {
 		if got := ask("127.58.0.1:8080"); got != "one" && time.Until(x.Until) > 0 {
-			t.Fatalf("answer while the other endpoint is ejected = %q, want \"one\"", got)
+			t.Fatalf("while the other endpoint is ejected: answer = %q, want \"one\"", got)
 		}
 	}
 	_ = l.Close()
@@ -123,7 +122,7 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 	if early := time.Until(x.Until); early > 0 {
 		t.Errorf("the ejection ended %s early, want it to last until its end time", early)
 	}
-	n.askUntil("127.58.0.1:8080", ejected) // a single failure is enough for another ejection
+	n.askUntil("127.58.0.1:8080", ejected) // for another ejection, a single failure is enough
 	server(t, "127.58.1.1:9002", "two")
 	wait.For(t, 30*time.Second, "the end of the second ejection", func() bool { return ask("127.58.0.1:8080") == "two" })
 	if got := n.endpoints(); strings.Contains(got, "ejected") {
@@ -133,7 +132,7 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 	begun, ended := log.lines("is ejected for"), log.lines("no longer ejected")
 	if len(begun) < 2 || !strings.Contains(begun[0], `"endpoint is ejected for 2s" kind=health service=web backend=127.58.1.1:9002 cause="connection refused"`) ||
 		!strings.Contains(begun[1], "for 4s") {
-		t.Errorf("logged starts = %q, want the second start with 4s", begun)
+		t.Errorf("logged starts of ejections = %q, want a second start with 4s", begun)
 	}
 	if len(ended) != len(begun) || !regexp.MustCompile(`cause="the ejection time has passed" was=ejected lasted=([2-9]|\d\d)[.\d]*s`).MatchString(ended[0]) {
 		t.Errorf("logged ends of ejections = %q, want one end for each start", ended)
@@ -141,7 +140,7 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 }
 
 // TestEjectionIsNoOutage makes the last endpoint refuse connections while the other endpoint is
-// ejected but works again. The other endpoint must serve.
+// still ejected but works again. The other endpoint must serve.
 func TestEjectionIsNoOutage(t *testing.T) {
 	one := serverUntil(t, "127.58.1.1:9001", "one")
 	n, log := startPassive(t, pair, time.Hour)
@@ -150,7 +149,7 @@ func TestEjectionIsNoOutage(t *testing.T) {
 	one()
 	for range 5 {
 		if got := ask("127.58.0.1:8080"); got != "two" {
-			t.Fatalf("answer while both endpoints fail = %q, want \"two\"", got)
+			t.Fatalf("while both endpoints fail: answer = %q, want \"two\"", got)
 		}
 	}
 	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:ejected/0 127.58.1.1:9002:active/1")
@@ -162,7 +161,7 @@ func TestEjectionIsNoOutage(t *testing.T) {
 }
 
 // TestFailedDialHintsTheCheck makes an endpoint refuse connections long before its next check.
-// Failed dials must trigger the check at once.
+// Failed dials must trigger the check immediately.
 func TestFailedDialHintsTheCheck(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	two := serverUntil(t, "127.58.1.1:9002", "two")
@@ -178,8 +177,8 @@ func TestFailedDialHintsTheCheck(t *testing.T) {
 	}
 }
 
-// TestChecksEndTheEjection makes an endpoint fail for a moment. Passing checks must end its
-// ejection early.
+// TestChecksEndTheEjection makes an endpoint fail briefly. Passing checks must end its ejection
+// early.
 func TestChecksEndTheEjection(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	two := serverUntil(t, "127.58.1.1:9002", "two")
@@ -200,7 +199,7 @@ func TestChecksEndTheEjection(t *testing.T) {
 	}
 }
 
-// moments is a list of times that goroutines can share.
+// moments is a list of times that several goroutines may use.
 type moments struct {
 	mu  sync.Mutex
 	all []time.Time
@@ -212,7 +211,7 @@ func (m *moments) add() {
 	m.all = append(m.all, time.Now())
 }
 
-// until removes all times after end.
+// until removes all times that are later than end.
 func (m *moments) until(end time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
