@@ -38,7 +38,7 @@ ports = [{ port = "<b>" }]
 		_, text := n.get(path)
 		for _, part := range parts {
 			if !strings.Contains(text, part) {
-				t.Errorf("page %s lacks %s; page =\n%s", path, part, text)
+				t.Errorf("page %s has no %s; page =\n%s", path, part, text)
 			}
 		}
 		if found := regexp.MustCompile(`(?i)(src|href)="(https?:|//)[^"]*|@import|url\(|<b>`).FindString(text); found != "" {
@@ -55,11 +55,11 @@ ports = [{ port = "<b>" }]
 	}
 	for _, path := range []string{"/services/other", "/fleet"} {
 		if code, _ := n.get(path); code != http.StatusNotFound {
-			t.Errorf("status of the missing %s = %d, want 404", path, code)
+			t.Errorf("missing %s: status = %d, want 404", path, code)
 		}
 	}
 	if code, _ := n.get("/v1/status"); code != http.StatusNotFound {
-		t.Errorf("status of the API on api.http = %d, want 404", code)
+		t.Errorf("API on api.http: status = %d, want 404", code)
 	}
 	n.follows(t, "/live?follow=1&of=web", ">draining<", func() {
 		yes := true
@@ -69,8 +69,8 @@ ports = [{ port = "<b>" }]
 	})
 }
 
-// TestFleetPage reads the page of the fleet. It must list the nodes in etcd, and report an outage
-// of etcd immediately.
+// TestFleetPage reads the fleet's page. It must list the nodes in etcd, and report an etcd outage
+// immediately.
 func TestFleetPage(t *testing.T) {
 	m := joinFleet(t, web)
 	m.start()
@@ -118,5 +118,5 @@ func (n *node) follows(t *testing.T, path, part string, change func()) {
 		}
 		first = false
 	}
-	t.Errorf("events ended before an event with %s; error = %v", part, in.Err())
+	t.Errorf("no event with %s before the events ended; error = %v", part, in.Err())
 }

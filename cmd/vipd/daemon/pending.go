@@ -14,8 +14,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// Try starts a pending change of the configuration file. It refuses a new text that has errors. by
-// is the requester.
+// Try starts a pending change to the configuration file. It refuses a new text that has errors. The
+// argument by is the requester.
 func (d *Daemon) Try(ctx context.Context, by string, q api.PendingRequest) (api.Reload, error) {
 	if q.Within <= 0 {
 		return api.Reload{}, errors.New("a pending change needs a time limit above 0 for its confirmation")
@@ -36,7 +36,7 @@ func signed(command, by string) string {
 	return command + " by " + by
 }
 
-// mistakes returns the errors in the text of q. The errors name the new file instead of the
+// mistakes returns the errors in the new text in q. The errors name the new file instead of the
 // configuration file.
 func (d *Daemon) mistakes(q *api.PendingRequest) (errors []balancer.Problem) {
 	read := tomlfile.LoadText(d.ConfigFile, []byte(q.Text))
@@ -54,7 +54,7 @@ func (d *Daemon) mistakes(q *api.PendingRequest) (errors []balancer.Problem) {
 	return errors
 }
 
-// pended records a step of a pending change.
+// pended records that a pending change was started, confirmed or reverted.
 func (d *Daemon) pended(p *store.Pending, how store.Outcome, by string) {
 	e := events.Event{Kind: events.Pending, Level: slog.LevelWarn}
 	until := p.Until.Format(time.DateTime)

@@ -12,8 +12,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestPendingFleet starts a pending change for another node, and then for this node. Only the
-// second change may apply on this node, even after a restart without etcd. At the deadline, the
+// TestPendingFleet starts a pending change for another node, and then one for this node. Only the
+// second change may apply to this node, even after a restart without etcd. At the deadline, the
 // node must revert this change without etcd.
 func TestPendingFleet(t *testing.T) {
 	a := joinFleet(t, "")
@@ -61,7 +61,7 @@ func TestPendingFleet(t *testing.T) {
 	const within = 30 * time.Second
 	change(within)
 	serves("pending everywhere", "127.41.1.10", 1)
-	a.stop() // the stop saves the state
+	a.stop() // vipd saves its state when it stops
 	for _, e := range a.etcd.Members {
 		e.Stop()
 	}
@@ -70,12 +70,12 @@ func TestPendingFleet(t *testing.T) {
 	text := eventTexts(t, a.node, "pending")
 	for _, want := range []string{"a change to /vipd/pending is pending: ", "the pending change to /vipd/pending is reverted: it was not confirmed by "} {
 		if !strings.Contains(text, want) {
-			t.Errorf("events lack %q; events =\n%s", want, text)
+			t.Errorf("no event has the text %q; events =\n%s", want, text)
 		}
 	}
 }
 
-// eventTexts returns the texts of a kind's events in the history.
+// eventTexts returns the text of each event of a kind in the history.
 func eventTexts(t *testing.T, n *node, kind string) string {
 	var lines strings.Builder
 	err := n.client.Events(t.Context(), api.EventsQuery{Kind: kind}, func(p api.EventPage) error {

@@ -13,9 +13,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestPendingChange starts pending changes of the file, and kills vipd with SIGKILL during them.
-// The pending text must be served until an abort or the deadline, even after the kill. Then the
-// file must be served again. A confirmed text must stay.
+// TestPendingChange starts pending changes to the configuration file, and kills vipd while some are
+// pending. vipd must use the pending text until an abort or the deadline, even after it was killed,
+// and then use the file again. A confirmed change must stay.
 func TestPendingChange(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	bin := program.Bin(t)
@@ -50,7 +50,7 @@ func TestPendingChange(t *testing.T) {
 	restart(true)
 	serves("after a kill", "new", 1)
 	if _, err := n.client.Try(t.Context(), api.PendingRequest{Name: "b", Text: service("b"), Within: time.Hour}); err == nil || !strings.Contains(err.Error(), " is already pending, until ") {
-		t.Errorf("error of another change = %v, want a refusal", err)
+		t.Errorf("another change: error = %v, want a refusal", err)
 	}
 	if _, err := n.client.Abort(t.Context(), "ana"); err != nil {
 		t.Error(err)
@@ -68,7 +68,7 @@ func TestPendingChange(t *testing.T) {
 	n.spawn(bin)
 	serves("after a deadline while vipd was down", "old", 0)
 	if text := eventTexts(t, n, "pending"); !strings.Contains(text, "the pending change to "+n.file()+" is reverted: it was not confirmed by ") {
-		t.Errorf("events of a vipd that starts after the deadline =\n%s\nwant the reverted change", text)
+		t.Errorf("vipd started after the deadline: events =\n%s\nwant the reverted change", text)
 	}
 
 	try("new", time.Hour)
@@ -84,31 +84,31 @@ func TestPendingChange(t *testing.T) {
 	text := eventTexts(t, n, "pending")
 	for _, want := range []string{" is confirmed: the file contains it now", "a change to " + n.file() + " is pending: it will be reverted at "} {
 		if !strings.Contains(text, want) {
-			t.Errorf("events lack %q; events =\n%s", want, text)
+			t.Errorf("no event has the text %q; events =\n%s", want, text)
 		}
 	}
 }
 
-// TestPendingMistake requests changes with mistakes. Each must be refused with the name of the new
-// file, and must change nothing.
+// TestPendingMistake requests changes with mistakes. Each must be refused with a message that names
+// the new file, and must change nothing.
 func TestPendingMistake(t *testing.T) {
 	n := startNode(t, "")
 	for _, text := range []string{header + "[services.a]\nvips = [\"300.0.0.1\"]\n", header + "[sync]\nmin_intervall = \"1s\"\n", "[broken", ""} {
 		r, err := n.client.Try(t.Context(), api.PendingRequest{Name: "new.toml", Text: text, Within: time.Hour})
 		if err != nil || !r.Refused || len(r.Problems) == 0 || r.Problems[0].Origin.File != "new.toml" {
-			t.Errorf("change with %q = %+v, error = %v, want a refusal with the new file's name", text, r, err)
+			t.Errorf("with %q: change = %+v, error = %v, want a refusal with the new file's name", text, r, err)
 		}
 	}
 	if s := n.status(); len(s.Pending) > 0 || s.Services > 0 {
 		t.Errorf("pending = %v, services = %d, want no pending change and no services", s.Pending, s.Services)
 	}
 	if _, err := n.client.Pending(t.Context()); err == nil || err.Error() != "no change is pending" {
-		t.Errorf("error of Pending without a change = %v, want an error that no change is pending", err)
+		t.Errorf("Pending without a change: error = %v, want an error that no change is pending", err)
 	}
 	if _, err := n.client.Abort(t.Context(), ""); err == nil || err.Error() != "no change to "+n.file()+" is pending" {
-		t.Errorf("error of Abort without a change = %v, want an error that no change is pending", err)
+		t.Errorf("Abort without a change: error = %v, want an error that no change is pending", err)
 	}
 	if _, err := os.Stat(filepath.Join(n.dir, "state", "pending.json")); err == nil {
-		t.Error("file of a refused change exists = true, want false")
+		t.Error("refused change: file exists = true, want false")
 	}
 }

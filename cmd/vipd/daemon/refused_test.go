@@ -12,7 +12,7 @@ import (
 	"vipd/test/wait"
 )
 
-// row returns the row of a service in the list of all services.
+// row returns a service's row in the list of all services.
 func (n *node) row(t *testing.T, name balancer.Name) api.Service {
 	t.Helper()
 	all, err := n.client.Services(t.Context())
@@ -34,20 +34,20 @@ func TestRefusedService(t *testing.T) {
 		t.Fatalf("reload = %+v, %v; want one service and one problem", r, err)
 	}
 	if s := n.row(t, "other"); !s.Refused || len(s.Problems) != 1 || !strings.Contains(s.Problems[0].Text, "nowhere") || s.Origin.Line == 0 {
-		t.Errorf("row of a refused service = %+v, want its problem", s)
+		t.Errorf("refused service: row = %+v, want its problem", s)
 	}
 	n.write(web + other)
 	if _, err := n.client.Reload(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	if s := n.row(t, "other"); s.Refused || len(s.VIPs) != 1 {
-		t.Errorf("row of the fixed service = %+v, want its VIP and no refusal", s)
+		t.Errorf("fixed service: row = %+v, want its VIP and no refusal", s)
 	}
 }
 
-// TestRetainedServiceHasProblem makes each kind of error that leaves a service in its last valid
+// TestRetainedServiceHasProblem makes each kind of error after which a service keeps its last valid
 // state. Before and after a restart, the service's row must name the error, and the list of
-// problems must have it once.
+// problems must contain it once.
 func TestRetainedServiceHasProblem(t *testing.T) {
 	n := startNode(t, web)
 	for name, text := range map[string]string{
@@ -75,7 +75,7 @@ func TestRetainedServiceHasProblem(t *testing.T) {
 					t.Fatalf("reload = %+v, %v; want \"web\" kept", r, err)
 				}
 				if name != "an empty service" && len(r.Problems) != 1 {
-					t.Errorf("problems of one mistake = %d, want 1: %v", len(r.Problems), r.Problems)
+					t.Errorf("one mistake: problems = %d, want 1: %v", len(r.Problems), r.Problems)
 				}
 				if s := n.row(t, "web"); s.Refused || len(s.Problems) == 0 || len(s.VIPs) == 0 || !isErrorAt(s.Problems[0]) {
 					t.Errorf("row of the service = %+v, want its last state and the error", s)
@@ -83,11 +83,11 @@ func TestRetainedServiceHasProblem(t *testing.T) {
 				n.stop()
 				n.start()
 				if s := n.row(t, "web"); len(s.Problems) == 0 || s.Origin.Line == 0 {
-					t.Errorf("row of the service after a restart = %+v, want its last state and the error", s)
+					t.Errorf("after a restart: row of the service = %+v, want its last state and the error", s)
 				}
 				n.write(web)
 				if r, err := n.client.Reload(t.Context(), ""); err != nil || len(r.Problems) > 0 {
-					t.Errorf("reload after the fix = %+v, error = %v; want no problem", r, err)
+					t.Errorf("after the fix: reload = %+v, error = %v; want no problem", r, err)
 				}
 			}
 		})
@@ -109,7 +109,7 @@ func TestStatusReportsLastValid(t *testing.T) {
 		})
 	}
 	if says() {
-		t.Error("status reports the use of the last valid configuration before a mistake = true, want false")
+		t.Error("before a mistake: status reports that the last valid configuration is in use = true, want false")
 	}
 	for name, text := range map[string]string{
 		"unknown field": header + "[sync]\nmin_intervall = \"1s\"\n" + web, "not TOML": header + "[services.",
@@ -118,7 +118,7 @@ func TestStatusReportsLastValid(t *testing.T) {
 		program.Save(t, n.file(), text)
 		n.start()
 		if !says() {
-			t.Errorf("problems after %s = %v, want a problem that the last valid configuration is in use", name, n.status().Problems)
+			t.Errorf("after %s: problems = %v, want a problem that the last valid configuration is in use", name, n.status().Problems)
 		}
 		n.write(web)
 		wait.For(t, 10*time.Second, "the end of the problem", func() bool { return !says() })
@@ -137,7 +137,7 @@ func TestReloadWaitsForRevision(t *testing.T) {
 		n.write(text)
 		r, err := n.client.Reload(t.Context(), "")
 		if s := n.status(); err != nil || r.Unapplied || s.Sync.Applied < r.Revision {
-			t.Errorf("applied revision after reload %d = %d, want %d (error %v)", i, s.Sync.Applied, r.Revision, err)
+			t.Errorf("after reload %d: applied revision = %d, want %d (error %v)", i, s.Sync.Applied, r.Revision, err)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // Reload reads the configuration and all definitions again, and returns the changes and problems.
-// The history records by as the cause.
+// The argument by is the cause in the history.
 func (d *Daemon) Reload(ctx context.Context, by string, how tomlfile.Reload) (api.Reload, error) {
 	done := d.transitions.Reloads(d.model.State(), by)
 	traced := d.tracing.Reload(ctx)
@@ -50,15 +50,15 @@ func (d *Daemon) reload(ctx context.Context, how tomlfile.Reload) (applied bool,
 }
 
 // reloaded holds the services that the last reload reported. vipd follows files, so a change that
-// an operator has just saved is often applied before the reload starts. The reload must still
-// report it.
+// an operator has just saved is often applied before the reload starts. The reload must report this
+// change anyway.
 type reloaded struct {
 	mu       sync.Mutex // guards the fields below
 	started  bool
 	services snap.Map[balancer.Name, *balancer.Service]
 }
 
-// start records the first services of this process as reported.
+// start records that this process's initial services have been reported.
 func (r *reloaded) start(services snap.Map[balancer.Name, *balancer.Service]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,7 +67,8 @@ func (r *reloaded) start(services snap.Map[balancer.Name, *balancer.Service]) {
 	}
 }
 
-// next returns the changes since the last reload, and records the services of s as reported.
+// next returns the changes since the last reload, and records that the services in s have been
+// reported.
 func (r *reloaded) next(s *store.Snapshot) api.ReloadChanges {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,8 +77,8 @@ func (r *reloaded) next(s *store.Snapshot) api.ReloadChanges {
 	return transitions.ChangesOfFiles(before, s)
 }
 
-// settleTime is the maximum time for which a reload waits until its changes are applied. After
-// that, vipd continues to apply them, and status shows the result.
+// settleTime limits how long a reload waits until its changes are applied. After that, vipd
+// continues to apply them, and status shows the result.
 const settleTime = 5 * time.Second
 
 // settle waits until all compiled frontends are applied, except frontends in backoff, and reports

@@ -14,8 +14,8 @@ import (
 )
 
 // TestSavedRulesetLoads saves the rules of a running vipd with "nft list ruleset". The saved rules
-// must load at boot, when no rules or interfaces exist. If they are loaded while vipd runs, they
-// must change nothing.
+// must load at boot, when no rules or interfaces exist. Loading them while vipd is running must
+// change nothing.
 func TestSavedRulesetLoads(t *testing.T) {
 	for name, mode := range map[string]struct {
 		mode            config.ModeName
@@ -42,7 +42,7 @@ func TestSavedRulesetLoads(t *testing.T) {
 			boot := exec.Command("unshare", "--net", "nft", "-f", "-")
 			boot.Stdin = strings.NewReader(saved)
 			if out, err := boot.CombinedOutput(); err != nil {
-				t.Errorf("error of nft -f in a namespace without interfaces = %v, want none\n%s\nfile =\n%s", err, out, saved)
+				t.Errorf("nft -f in a namespace without interfaces: error = %v, want none\n%s\nfile =\n%s", err, out, saved)
 			}
 			nft(t, remove+saved, "-f", "-")
 			wait.For(t, 30*time.Second, "no difference after the rules were loaded", func() bool { return n.diff() == "" })
@@ -50,7 +50,7 @@ func TestSavedRulesetLoads(t *testing.T) {
 	}
 }
 
-// featureRichServices has services that use every kind of set, map and chain.
+// featureRichServices defines services that together use every kind of set, map and chain.
 const featureRichServices = `
 [services.web]
 vips = ["10.96.0.10", "fd00:96::10"]

@@ -17,7 +17,7 @@ import (
 )
 
 // TestMistakeOutsideService hides a service behind a misspelled heading, and restarts vipd. The
-// service must be served, and each reload must name it, until a reload with --prune removes it.
+// service must be served, and each reload must report it, until a reload with --prune removes it.
 func TestMistakeOutsideService(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -32,7 +32,7 @@ func TestMistakeOutsideService(t *testing.T) {
 	served := func(when string) {
 		t.Helper()
 		if got := ask("127.40.0.1:8080"); got != "one" {
-			t.Errorf("answer after %s = %q, want \"one\"", when, got)
+			t.Errorf("after %s: answer = %q, want \"one\"", when, got)
 		}
 	}
 	hidden := strings.ReplaceAll(web, "[services.web", "[service.web")
@@ -50,7 +50,7 @@ func TestMistakeOutsideService(t *testing.T) {
 	wait.For(t, 10*time.Second, "the other service", func() bool { return n.status().Services == 2 })
 	added := kept
 	added.Added = []balancer.Name{"other"}
-	reload(added) // vipd has already read the change without a reload
+	reload(added) // vipd has read the change before the reload
 	reload(kept)
 	reload(api.ReloadChanges{Removed: []balancer.Name{"web"}}, api.ReloadPrune)
 	n.write("")
@@ -73,7 +73,7 @@ func TestStartWithMistake(t *testing.T) {
 			t.Errorf("file %q: wanted mode = %s, problems = %v; want userspace and a problem", text, s.Mode.Wanted, s.Problems)
 		}
 		if got := ask("127.40.0.1:8080"); got != "one" {
-			t.Errorf("answer with the file %q = %q, want \"one\"", text, got)
+			t.Errorf("with the file %q: answer = %q, want \"one\"", text, got)
 		}
 		n.stop()
 	}
@@ -81,12 +81,12 @@ func TestStartWithMistake(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := n.make(false); err == nil || !errors.Is(err, daemon.ErrConfig) {
-		t.Errorf("error without a last valid configuration = %v, want ErrConfig", err)
+		t.Errorf("without a last valid configuration: error = %v, want ErrConfig", err)
 	}
 }
 
-// TestSavingInPlace empties the configuration, like a program that rewrites it or a full disk.
-// Services and settings must stay. Only an explicit reload may remove all services.
+// TestSavingInPlace empties the configuration file, as happens if a program rewrites it or the disk
+// is full. Services and settings must stay. Only an explicit reload may remove all services.
 func TestSavingInPlace(t *testing.T) {
 	n := startNode(t, web)
 	unchanged := func(problem string) {

@@ -40,8 +40,7 @@ func (d *Daemon) fileProblems() []balancer.Problem {
 }
 
 // lostFiles returns a problem if another program has removed vipd's files. When it first notices
-// this, it starts a full resync, which writes the ledger of kernel objects again for the next
-// start.
+// this, it starts a full resync, which rewrites the ledger of kernel objects for the next process.
 func (d *Daemon) lostFiles() []balancer.Problem {
 	_, err := os.Stat(d.config.API.Socket)
 	lost := d.socket != nil && errors.Is(err, fs.ErrNotExist) || lockfile.Lost(d.lock)

@@ -2,5 +2,5 @@
 
 package daemon
 
-// lacksUnixSockets returns false, because all other systems have Unix sockets.
+// lacksUnixSockets returns false, because all systems except Windows have Unix sockets.
 func lacksUnixSockets(error) bool { return false }

@@ -14,7 +14,7 @@ import (
 )
 
 // StartConfig returns the configuration to start with. If the file is invalid, or is empty without
-// allowEmpty, it returns the last valid configuration of an earlier vipd, and mistake is the
+// allowEmpty, it returns the last valid configuration that a previous vipd used, and mistake is the
 // reason. As a result, services continue after a restart, just as they do after a reload of such a
 // file. If the file is invalid and no valid configuration is saved, err matches ErrConfig.
 func StartConfig(file string, allowEmpty bool) (c config.Config, mistake, err error) {
@@ -84,8 +84,7 @@ func (d *Daemon) usable(s *store.Snapshot) bool {
 	return !isEmpty(d.ConfigFile) || !stays
 }
 
-// startProblems returns a problem if vipd uses the last valid configuration. After the file is
-// valid again, it returns nil.
+// startProblems returns a problem while vipd uses the last valid configuration instead of the file.
 func (d *Daemon) startProblems() []balancer.Problem {
 	if !d.fileUnusable.Load() {
 		return nil
@@ -100,8 +99,8 @@ func (d *Daemon) startProblems() []balancer.Problem {
 // attempt will also fail until the configuration is fixed.
 var ErrConfig = errors.New("the configuration can't be used")
 
-// checkEmptied returns an error if the configuration is empty although an earlier vipd left
-// addresses of services. The cause may be a power failure or a full disk. The addresses stay until
+// checkEmptied returns an error if the configuration is empty although a previous vipd left service
+// addresses on the host. The cause may be a power failure or a full disk. The addresses stay until
 // the file is fixed.
 func (d *Daemon) checkEmptied() error {
 	if d.AllowEmpty || d.mistake != nil || !d.host.Inherited() || !isEmpty(d.ConfigFile) {

@@ -12,8 +12,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestTraceOfKernelModes changes a service in each kernel mode. The trace must have the number of
-// restores or netlink batches, and their bytes.
+// TestTraceOfKernelModes changes a service in each kernel mode. The trace must contain the number
+// of restores or netlink batches, and their bytes.
 func TestTraceOfKernelModes(t *testing.T) {
 	lab.New(t)
 	for _, name := range []config.ModeName{config.NFTablesMode, config.IPTablesMode} {

@@ -54,9 +54,9 @@ func startReceiver(t *testing.T) *receiver {
 	return r
 }
 
-// trees returns the received traces, one per line. Each span has its name, its relevant attributes,
-// and its children in parentheses, in order of their start. Spans of the host's kernel changes are
-// omitted, because they depend on earlier tests.
+// trees returns the received traces, one on each line. A line shows each span with its name, its
+// relevant attributes, and its children in parentheses, in the order in which they started. Spans
+// of the host's kernel changes are omitted, because they depend on earlier tests.
 func (r *receiver) trees() (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,9 +137,9 @@ func (r *receiver) wantTrace(t *testing.T, want string) {
 
 const served = "(decode, compile, engine (prepare host, apply 1, finish host))"
 
-// TestTraceOfAFile adds services to a file, the last of them at a port that is in use. Each change
-// must be one trace, from reading it to applying it. Retries after a failure must have separate
-// traces that link to the change's trace.
+// TestTraceOfAFile adds services to a file. The last service uses a port that is taken. Each change
+// must have one trace, from reading the file to applying the change. Retries after a failure must
+// have separate traces that link to the change's trace.
 func TestTraceOfAFile(t *testing.T) {
 	r := startReceiver(t)
 	tracing := fmt.Sprintf("[tracing]\notlp_endpoint = %q\n", r.URL)
@@ -167,7 +167,7 @@ func (n *node) vipctl(args ...string) {
 }
 
 // TestTraceOfAReload runs vipctl reload. The trace must start at the command, and include the work
-// of the reload.
+// that the reload causes.
 func TestTraceOfAReload(t *testing.T) {
 	r := startReceiver(t)
 	tracing := fmt.Sprintf("[tracing]\notlp_endpoint = %q\n", r.URL)
@@ -186,7 +186,7 @@ func TestTraceOfAReload(t *testing.T) {
 	})
 }
 
-// TestTraceOfEtcd changes a service in etcd by vipctl. The trace must start at the command.
+// TestTraceOfEtcd changes a service in etcd with vipctl. The trace must start at the command.
 func TestTraceOfEtcd(t *testing.T) {
 	r := startReceiver(t)
 	m := joinFleet(t, fmt.Sprintf("[tracing]\notlp_endpoint = %q\n", r.URL))
@@ -205,7 +205,7 @@ func TestTraceOfEtcd(t *testing.T) {
 }
 
 // TestReceiverAway exports traces to a server that does not answer. Changes must be applied, and
-// vipd must end as usual.
+// vipd must stop as usual.
 func TestReceiverAway(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0") // this server accepts connections, but never answers
 	if err != nil {
@@ -221,6 +221,6 @@ func TestReceiverAway(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(wait.Patience):
-		t.Fatal("vipd still runs = true, want false")
+		t.Fatal("vipd is still running = true, want false")
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"vipd/test/program"
 )
 
-// TestFoldersUnderUmask creates vipd's directories under the umask of vipd's systemd unit. Users in
+// TestFoldersUnderUmask creates vipd's directories with the umask of vipd's systemd unit. Users in
 // the socket's group must still reach the socket.
 func TestFoldersUnderUmask(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
@@ -25,7 +25,7 @@ func TestFoldersUnderUmask(t *testing.T) {
 			t.Fatal(err)
 		}
 		if info.Mode().Perm() != 0o755 {
-			t.Errorf("mode of %s = %v, want 755", folder, info.Mode())
+			t.Errorf("%s: mode = %v, want 755", folder, info.Mode())
 		}
 	}
 }

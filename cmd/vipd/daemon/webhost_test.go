@@ -11,8 +11,8 @@ import (
 	"vipd/test/program"
 )
 
-// TestWebHost requests api.http under several names. It must answer under the host's own names, the
-// names in api.http_hosts and any address, and reject other names.
+// TestWebHost sends requests to api.http with several Host headers. It must answer under the host's
+// own names, the names in api.http_hosts and any address, and must reject all other names.
 func TestWebHost(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	program.Save(t, n.file(), strings.Replace(header, "[api]\n", "[api]\nhttp_hosts = [\"LB1.example.org\"]\n", 1))
@@ -49,14 +49,15 @@ func TestWebHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	if line, err := bufio.NewReader(probe).ReadString('\n'); err != nil || !strings.Contains(line, " 200 ") {
-		t.Errorf("answer to a probe without Host = %q, %v, want 200", line, err)
+		t.Errorf("probe without Host: answer = %q, %v, want 200", line, err)
 	}
 	if p := n.problems(); p != "" {
 		t.Errorf("problems = %q, want none", p)
 	}
 }
 
-// TestWebExposed makes api.http listen on all addresses. Status must warn of that permanently.
+// TestWebExposed makes api.http listen on all addresses. The status must contain a warning while it
+// does so.
 func TestWebExposed(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	program.Save(t, n.file(), strings.Replace(header, `http = "127.0.0.1:0"`, `http = "0.0.0.0:0"`, 1))
