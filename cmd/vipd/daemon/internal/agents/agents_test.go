@@ -91,6 +91,6 @@ func TestAgents(t *testing.T) {
 	until("50 %", func(_ balancer.AgentAnswer, known bool) bool { return known })
 	in.Services = in.Services.Delete("web")
 	if n := a.Answers(&balancer.Env{}, &in).Len(); n != 0 {
-		t.Errorf("answers without services = %d, want 0", n)
+		t.Errorf("without services: answers = %d, want 0", n)
 	}
 }

@@ -65,7 +65,7 @@ func TestAnswersOutliveRestart(t *testing.T) {
 	defer stop()
 	answers := a.Answers(&balancer.Env{}, &in)
 	if got := answers.At(target); answers.Len() != 1 || got.State != balancer.AgentDrained || !got.Drained || got.Percent != 50 {
-		t.Errorf("answers after a restart = %+v and %d more, want only the answers \"drain\" and 50 %%", got, answers.Len()-1)
+		t.Errorf("after a restart: answers = %+v and %d more, want only the answers \"drain\" and 50 %%", got, answers.Len()-1)
 	}
 	for i, want := range []bool{true, true, false} {
 		a.process(probe.TargetResult{Target: target, Rules: rules, Result: health.Result{Outcome: health.Failed, Began: time.Now().Add(time.Duration(i+1) * time.Second)}})

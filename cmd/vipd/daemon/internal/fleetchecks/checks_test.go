@@ -69,15 +69,15 @@ func TestFleetOutvotes(t *testing.T) {
 				said = append(said, e.Text)
 			}
 			if e.Text == "is down" && (!strings.Contains(e.Cause, " of 3 nodes: ") || !strings.Contains(e.Cause, "connection refused") || e.Was != "up" || e.Lasted <= 0) {
-				t.Errorf("event of %s = %+v, want a cause that names 3 nodes", h.name, e)
+				t.Errorf("%s: event = %+v, want a cause that names 3 nodes", h.name, e)
 			}
 		}
 		if got := strings.Join(said, ", "); got != "is up, is down, is up again" {
-			t.Errorf("events of %s = %s, want up, down and up again", h.name, got)
+			t.Errorf("%s: events = %s, want up, down and up again", h.name, got)
 		}
 		s, ok := h.checks.Standing(w.targets[3])
 		if !ok || s.Verdict != balancer.HealthUp || s.Alone || len(s.Checkers) != 3 || s.Votes["host2"].Verdict != balancer.HealthDown || s.Votes["host2"].Cause != "connection refused" {
-			t.Errorf("status of %s = %+v, want up with 3 checkers and the vote of host2", h.name, s)
+			t.Errorf("%s: status = %+v, want up with 3 checkers and the vote of host2", h.name, s)
 		}
 	}
 	w.mu.Lock()
@@ -232,7 +232,7 @@ func TestFleetWithoutEtcd(t *testing.T) {
 		}
 		// On a busy machine etcd may be late again.
 		if back, away := h.eventsWith("shared again"), h.eventsWith("endpoints itself"); len(away) < len(back) || len(away) > len(back)+1 || away[0].Cause == "" || back[0].Lasted <= 0 {
-			t.Errorf("events of %s = %+v, %+v, want one outage for each recovery", h.name, away, back)
+			t.Errorf("%s: events = %+v, %+v, want one outage for each recovery", h.name, away, back)
 		}
 		h.seen.Lock()
 		for _, all := range h.history {

@@ -109,7 +109,7 @@ func (w *world) removeHost(t *testing.T) {
 		}
 	}
 	if moved != had {
-		t.Errorf("targets reassigned when a host left = %d, want %d, the targets of the host that left", moved, had)
+		t.Errorf("when a host left: targets reassigned = %d, want %d, the targets of the host that left", moved, had)
 	}
 	t.Logf("one of %d hosts leaves: %d of %d targets move (3/n are %.1f), in %d writes", len(rest)+1, moved, len(w.targets), 3*float64(len(w.targets))/float64(len(rest)+1), w.revision()-revision)
 }

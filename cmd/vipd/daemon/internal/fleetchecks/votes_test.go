@@ -119,7 +119,7 @@ func TestFleetNeedsRights(t *testing.T) {
 		}
 		for _, e := range slices.Concat(begun, ended) {
 			if ends := strings.Contains(e.Text, c.again); (e.Lasted > 0) != ends || (e.Cause == "") != ends {
-				t.Errorf("event of %s = %+v, want a cause at the start and a duration at the end", h.name, e)
+				t.Errorf("%s: event = %+v, want a cause at the start and a duration at the end", h.name, e)
 			}
 		}
 	}
@@ -204,7 +204,7 @@ func TestFleetLeavesToNodes(t *testing.T) {
 	never(t, w.hosts, balancer.HealthUnknown)
 	for _, h := range w.hosts {
 		if told := h.eventsWith("is "); len(told) > len(w.targets) {
-			t.Errorf("events of %s = %+v, want at most one for each target", h.name, told)
+			t.Errorf("%s: events = %+v, want at most one for each target", h.name, told)
 		}
 	}
 }
@@ -227,7 +227,7 @@ func TestVoteSaysWhatDecided(t *testing.T) {
 		s = s.After(rules, r.Result)
 		vote, _ := voteOf(s, health.Result{}, false)
 		if vote == nil && r.vote != "" || vote != nil && (string(vote.Verdict) != r.vote || vote.Cause != r.cause) {
-			t.Errorf("vote after result %d = %+v, want %q with the cause %q", i, vote, r.vote, r.cause)
+			t.Errorf("after result %d: vote = %+v, want %q with the cause %q", i, vote, r.vote, r.cause)
 		}
 	}
 }
@@ -280,7 +280,7 @@ func TestKnowsAfterLeavingTheFleet(t *testing.T) {
 	f.o.Runner.Assume(snap.Map[balancer.Target, balancer.Verdict]{}.Set(target, balancer.HealthDown))
 	f.coordinator.Judge(f.o.Runner.Set(f.coordinator.Assign(quorum.Round{Wanted: wanted(false)})))
 	if got := f.Verdicts(wanted(false), false).At(target); got != balancer.HealthDown {
-		t.Fatalf("verdict of the node's own checks = %q, want down", got)
+		t.Fatalf("node's own checks: verdict = %q, want down", got)
 	}
 	f.forget()
 	if got := f.Verdicts(wanted(true), false).At(target); got != balancer.HealthDown {
