@@ -14,7 +14,7 @@ import (
 )
 
 // carriedOn opens a connection that conntrack forwards, and switches to another mode. The new mode
-// must count and list the connection, and cut it when the drain of the connection's endpoint ends.
+// must count and list the connection, and close it when its endpoint has drained.
 func carriedOn(t *testing.T, from, to, intercept string) {
 	g := newPlainGateway(t)
 	mode := func(name string, drained time.Duration) string {
@@ -53,7 +53,7 @@ func carriedOn(t *testing.T, from, to, intercept string) {
 	g.write(mode(to, wait.Scaled(2*time.Second)), 1)
 	lab.Eventually(t, time.Minute, "the end of the connection to a removed endpoint", func() error {
 		if err := echoes(c); err == nil {
-			return fmt.Errorf("the echo on the connection succeeds, want an error")
+			return fmt.Errorf("echo on the connection succeeds, want an error")
 		}
 		return nil
 	})
@@ -71,8 +71,8 @@ func TestIPVSCarriedOnByConntrack(t *testing.T) {
 	carriedOn(t, "nftables", "ipvs", "auto")
 }
 
-// TestFlowsComeToSockets switches from nftables mode to userspace mode while a UDP client sends,
-// with each value of intercept. The client's datagrams must reach vipd's socket.
+// TestFlowsComeToSockets switches from nftables mode to userspace mode while a UDP client sends
+// datagrams, once with each value of intercept. The client's datagrams must reach vipd's socket.
 func TestFlowsComeToSockets(t *testing.T) {
 	for _, intercept := range []string{"redirect", "bind"} {
 		t.Run(intercept, func(t *testing.T) {
@@ -111,7 +111,6 @@ endpoints = [{ address = "10.2.0.2" }]
 	}
 }
 
-// sends sends a datagram, and ignores the answer.
 func sends(t *testing.T, c net.Conn) {
 	t.Helper()
 	if _, err := c.Write([]byte("still there?\n")); err != nil {

@@ -18,35 +18,35 @@ import (
 	"vipd/test/wait"
 )
 
-// These checks are fast, but slow enough for a busy machine.
+// The checks are fast, but slow enough for a busy machine.
 const (
 	checkInterval = time.Second
 	checkTimeout  = 600 * time.Millisecond
 	checkFall     = 3
 )
 
-// detection returns the promised time for the detection of a failure.
+// detection returns how long detecting a failure may take, as docs/health.md promises.
 func detection() time.Duration { return scaled(checkInterval*checkFall + checkTimeout) }
 
-// applySlack returns the time to apply a change on a busy machine. On an idle machine a change
-// needs some milliseconds in userspace mode, and about fifty in other modes.
+// applySlack returns how long applying a change may take on a busy machine. An idle machine needs
+// some milliseconds in userspace mode, and about fifty in other modes.
 func applySlack() time.Duration { return scaled(time.Second) }
 
 // pace is the time between two requests to one service.
 const pace = 250 * time.Millisecond
 
 // scaled scales a duration for a slow machine. wait.Scaled would be too generous, because these
-// tests compare their own durations.
+// tests compare measured durations.
 func scaled(d time.Duration) time.Duration { return max(d, wait.Scaled(d)/3) }
 
-// asked is one request of a client.
+// asked is a client's request.
 type asked struct {
 	began  time.Time
 	server string
 	err    error
 }
 
-// audience sends requests to one service at a fixed pace, regardless of their duration.
+// audience sends requests to one service at a fixed pace, regardless of how long each takes.
 type audience struct {
 	site *site
 	vip  netip.AddrPort
@@ -54,10 +54,10 @@ type audience struct {
 
 	mu    sync.Mutex
 	heard []asked
-	late  time.Duration // the maximum delay of a request's start
+	late  time.Duration // how late a request was started at most
 }
 
-// since returns the requests that started at or after a time, sorted by their start.
+// since returns the requests that started at or after begin, sorted by start time.
 func (a *audience) since(begin time.Time) []asked {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -76,12 +76,11 @@ func (a *audience) hasAnswerOf(server string, begin time.Time) bool {
 	return slices.ContainsFunc(a.since(begin), func(q asked) bool { return q.server == server })
 }
 
-// maxAsked is the maximum number of concurrent requests of an audience. It is twice the number of
-// requests that start within a client's timeout. Without a limit, requests would pile up on a slow
-// machine.
+// maxAsked is the maximum number of concurrent requests that an audience sends. It is twice the
+// number of requests that start within a client's timeout. Without a limit, requests would pile up
+// on a slow machine.
 const maxAsked = 2 * int(patience/pace)
 
-// send sends requests from a namespace until stop is closed.
 func (a *audience) send(from *lab.NS, stop <-chan struct{}) {
 	room := make(chan struct{}, maxAsked)
 	var all sync.WaitGroup
@@ -109,8 +108,8 @@ func (a *audience) send(from *lab.NS, stop <-chan struct{}) {
 	}
 }
 
-// checkedGateway is a gateway with a service for each kind of failure. The second endpoint of such
-// a service fails in that way. Its services "quiet" and "panicky" answer clients, but their checks
+// checkedGateway is a gateway that has a service for each kind of failure. The service's second
+// endpoint fails in that way. The services "quiet" and "panicky" answer clients, but their checks
 // fail when the test asks for it.
 type checkedGateway struct {
 	*gateway
@@ -124,7 +123,7 @@ func newCheckedGateway(t *testing.T, mode string) *checkedGateway {
 	certs := newCertificates(t)
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s[defaults]\ndrain_timeout = %q\n", settings(mode, "nft"), scaled(time.Second))
-	if mode == "userspace" { // a proxy tries the next endpoint in time, unless its timeout is longer than the clients'
+	if mode == "userspace" { // a proxy tries the next endpoint in time, unless its timeout is longer than the clients' timeout
 		fmt.Fprintf(&text, "connect_timeout = %q\n", scaled(3*patience))
 	}
 	check := func(of balancer.HealthType, more string) string {
@@ -163,14 +162,14 @@ func newCheckedGateway(t *testing.T, mode string) *checkedGateway {
 	return g
 }
 
-// These are the VIPs of services whose endpoints all fail their checks.
+// These VIPs belong to services whose endpoints all fail their checks.
 var (
 	quietVIP   = netip.MustParseAddrPort("10.96.0.50:80")
 	panickyVIP = netip.MustParseAddrPort("10.96.0.51:80")
 )
 
-// found waits until these endpoints have the verdict want: the endpoints on the second server, and
-// the endpoints of the services "quiet" and "panicky".
+// found waits until the endpoints on the second server and the endpoints of the services "quiet"
+// and "panicky" have the verdict want.
 func (g *checkedGateway) found(want balancer.Verdict, within time.Duration) {
 	g.t.Helper()
 	lab.Eventually(g.t, within, "endpoints to be found "+string(want), func() error {
@@ -181,16 +180,16 @@ func (g *checkedGateway) found(want balancer.Verdict, within time.Duration) {
 		for _, e := range all {
 			fails := strings.HasPrefix(e.Address, "10.2.1.2:") || e.Service == "quiet" || e.Service == "panicky"
 			if expected := balancer.HealthUp; e.Health != want && fails || !fails && e.Health != expected {
-				return fmt.Errorf("%s of %s is %s", e.Address, e.Service, e.Health)
+				return fmt.Errorf("endpoint %s of %s is %s", e.Address, e.Service, e.Health)
 			}
 		}
 		return nil
 	})
 }
 
-// detects makes endpoints fail in every way at once while clients send requests. vipd must find
-// them down, and up again after they recover. Only make soak also measures the time from the first
-// to the last lost request, because other tests would delay it.
+// detects makes endpoints fail in different ways at the same time while clients send requests. vipd
+// must find them down, and find them up after they recover. Only make soak also measures how long
+// requests are lost, because other tests would delay vipd.
 func detects(t *testing.T, mode string) {
 	g := newCheckedGateway(t, mode)
 	g.start()
@@ -217,26 +216,26 @@ func detects(t *testing.T, mode string) {
 		case late >= applySlack()/10:
 			t.Skipf("requests are lost for longer than documented, but clients were up to %v late, so this machine is too slow to measure", late)
 		case attempt == 6:
-			t.Fatal("requests were lost for longer than docs/health.md promises, want at most that time")
+			t.Fatal("requests were lost for longer than docs/health.md promises")
 		}
 	}
 }
 
 // failOnce makes each failing endpoint fail in the way of its service, and then recover. It returns
-// the services that lost requests for longer than promised, and the maximum delay of the clients
-// themselves.
+// the services that lost requests for longer than promised, and how late the clients themselves
+// were at most.
 func (g *checkedGateway) failOnce(mode string) (broken []string, late time.Duration) {
 	g.t.Helper()
 	measured := 0
 	failed := time.Now()
 	for _, a := range g.audiences {
-		a.behind() // resets the delay so far
+		a.behind() // discards the delays so far
 		a.site.fail()
 	}
 	for _, s := range g.doubted {
 		s.fail()
 	}
-	time.Sleep(time.Until(failed.Add(detection() + applySlack() + scaled(checkInterval)))) // to notice later losses
+	time.Sleep(time.Until(failed.Add(detection() + applySlack() + scaled(checkInterval)))) // to notice requests that are lost later
 	g.found(balancer.HealthDown, 20*time.Second)
 	for _, a := range g.audiences {
 		late = max(late, a.behind())
@@ -248,7 +247,7 @@ func (g *checkedGateway) failOnce(mode string) (broken []string, late time.Durat
 			measured++
 		}
 	}
-	if measured < len(g.audiences)/2 { // some clients lose nothing, by chance or because userspace mode retries another endpoint
+	if measured < len(g.audiences)/2 { // some clients lose no request, by chance or because userspace mode retries another endpoint
 		g.t.Errorf("kinds of failures that clients noticed = %d, want at least half of %d", measured, len(g.audiences))
 	}
 	g.checkUnhealthyServices()
@@ -256,7 +255,7 @@ func (g *checkedGateway) failOnce(mode string) (broken []string, late time.Durat
 	healed := time.Now()
 	for _, a := range g.audiences {
 		a.site.heal()
-		a.rest.Store(true) // leaves more CPU time for the checks
+		a.rest.Store(true) // leaves more CPU time to the checks
 	}
 	for _, s := range g.doubted {
 		s.heal()
@@ -271,7 +270,7 @@ func (g *checkedGateway) failOnce(mode string) (broken []string, late time.Durat
 	return broken, late
 }
 
-// behind returns the maximum delay of a request since the last call.
+// behind returns how late requests were started at most since the last call.
 func (a *audience) behind() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -290,7 +289,8 @@ func (g *checkedGateway) meet(when string, since time.Time) {
 	}
 }
 
-// judge counts lost requests since the failure, and describes a violation.
+// judge counts the requests that were lost after the failure. If they violate a promise, broken
+// describes how.
 func (a *audience) judge(t testing.TB, mode string, failed time.Time) (lost int, broken string) {
 	t.Helper()
 	var first, last asked
@@ -313,8 +313,8 @@ func (a *audience) judge(t testing.TB, mode string, failed time.Time) (lost int,
 	return lost, ""
 }
 
-// checkUnhealthyServices checks services without an endpoint that passes its check. By default
-// clients must be refused at once. With a panic threshold all endpoints must be used.
+// checkUnhealthyServices checks services without an endpoint that passes its check. By default,
+// clients must be refused immediately. With a panic threshold, all endpoints must be used.
 func (g *checkedGateway) checkUnhealthyServices() {
 	g.t.Helper()
 	lab.Eventually(g.t, 0, "a refusal of a service without a healthy endpoint", func() error { // request fails if no refusal arrives within a client's timeout
@@ -323,23 +323,23 @@ func (g *checkedGateway) checkUnhealthyServices() {
 		case errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET):
 			return nil
 		case err == nil:
-			g.t.Fatal("service without a healthy endpoint answers = true, want false")
+			g.t.Fatal("service without a healthy endpoint: answers = true, want false")
 		}
 		return err
 	})
 	met := map[string]bool{}
-	for range 64 { // the server is chosen at random for each request, so 8 requests would reach only one server once in 128 runs
+	for range 64 { // each request reaches a random server, so 8 requests would reach only one server once in 128 attempts
 		if len(met) == 2 {
 			break
 		}
 		c, err := once(g.client, panickyVIP.String())
 		if err != nil {
-			g.t.Errorf("error of a service that panics = %v, want none", err)
+			g.t.Errorf("service that panics: error = %v, want none", err)
 		}
 		met[c.Server] = true
 	}
 	if len(met) != 2 {
-		g.t.Errorf("answering endpoints of a service that panics = %v, want both endpoints", met)
+		g.t.Errorf("service that panics: answering endpoints = %v, want both endpoints", met)
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 	"vipd/test/wait"
 )
 
-// explains checks the explanation of the open connection in the mode in use, and the result of a
+// explains checks how vipd explains the open connection in the current mode, and the result of a
 // connection from this node.
 func (g *gateway) explains(open net.Conn) {
 	g.t.Helper()
@@ -33,7 +33,7 @@ func (g *gateway) explains(open net.Conn) {
 		if e, err = g.api.Explain(g.t.Context(), client, key, true); err == nil && e.Live != nil && e.Live.Error != "" {
 			err = errors.New(e.Live.Error) // this node's connection may also be late
 		}
-		for _, s := range e.Steps { // the list of the host's connections may also be late, because it includes connections of other tests
+		for _, s := range e.Steps { // listing the host's connections may also take long, because other tests have connections too
 			if strings.Contains(s.Text, "was not complete in time") {
 				err = errors.New(s.Text)
 			}
@@ -41,15 +41,15 @@ func (g *gateway) explains(open net.Conn) {
 		return err
 	})
 	if e.Verdict != explain.Served || len(e.Endpoints) != 2 || e.Endpoints[0].Part != 0.5 || e.Endpoints[1].Part != 0.5 || len(e.Objects) == 0 {
-		g.t.Errorf("answer = %+v, want an answer that each of two endpoints serves half of the clients", e.Answer)
+		g.t.Errorf("answer = %+v, want two endpoints, each for half of the clients", e.Answer)
 	}
 	for _, s := range e.Steps {
 		if s.Wrong {
-			g.t.Errorf("step %q has a failure, want none: %s", s.What, s.Text)
+			g.t.Errorf("step %q failed, want no failure: %s", s.What, s.Text)
 		}
 	}
 	if len(e.Existing) != 1 || e.Existing[0].Client != client {
-		g.t.Errorf("existing connections of %s = %+v, want one connection; steps: %+v", client, e.Existing, e.Steps)
+		g.t.Errorf("%s: existing connections = %+v, want one connection; steps: %+v", client, e.Existing, e.Steps)
 	}
 	if l := e.Live; l == nil || l.Error != "" || e.Probability(l.Endpoint) == 0 || l.Connected <= 0 || l.Taken < l.Connected {
 		g.t.Errorf("live connection = %+v, want an answer", l)
@@ -63,14 +63,14 @@ func (g *gateway) explains(open net.Conn) {
 		lab.Eventually(g.t, time.Minute, "an explanation of "+at, func() (err error) { e, err = g.api.Explain(g.t.Context(), client, k, false); return err })
 		has := func(s explain.Step) bool { return strings.Contains(s.Text, want.Summary) }
 		if e.Verdict != want.Verdict || !slices.ContainsFunc(e.Steps, has) {
-			g.t.Errorf("answer for %s = %+v; want %s and %q", at, e.Answer, want.Verdict, want.Summary)
+			g.t.Errorf("%s: answer = %+v; want %s and %q", at, e.Answer, want.Verdict, want.Summary)
 		}
 	}
 }
 
-// kills checks that connections are reported when they start, can be ended, are reported when they
-// end, and are in the access log. In ipvs mode the kernel can't end single connections. It returns
-// the address of the last client.
+// kills checks that vipd reports when connections start and end, that connections can be killed,
+// and that the access log contains them. In ipvs mode, the kernel can't kill single connections. It
+// returns the address of the last client.
 func (g *gateway) kills(mode string) (client netip.AddrPort) {
 	g.t.Helper()
 	ctx, cancel := context.WithCancel(g.t.Context())
@@ -93,13 +93,13 @@ func (g *gateway) kills(mode string) (client netip.AddrPort) {
 		mu.Lock()
 		defer mu.Unlock()
 		if !told[event+" "+c.LocalAddr().String()] {
-			return fmt.Errorf("events lack the event %s of %s", event, c.LocalAddr())
+			return fmt.Errorf("no event %s for %s", event, c.LocalAddr())
 		}
 		return nil
 	}
 	var opened, begun []net.Conn // a connection that was opened before the subscription is never reported
 	defer func() {
-		for _, c := range opened { // a proxy that ends waits for open connections
+		for _, c := range opened { // a proxy waits for open connections before it exits
 			_ = c.Close()
 		}
 	}()
@@ -122,10 +122,10 @@ func (g *gateway) kills(mode string) (client netip.AddrPort) {
 			return netip.AddrPort{}
 		}
 		if err != nil || k.Connections != 1 {
-			g.t.Errorf("result of ending a connection in %s mode = %+v, error = %v, want 1", mode, k, err)
+			g.t.Errorf("ending a connection in %s mode: result = %+v, error = %v, want 1", mode, k, err)
 		}
 		if err := echoes(c); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-			g.t.Errorf("in %s mode, error of an ended connection = %v, want a reset", mode, err)
+			g.t.Errorf("killed connection in %s mode: error = %v, want a reset", mode, err)
 		}
 		lab.Eventually(g.t, 30*time.Second, "being told of the connection's end", func() error { return seen(api.Ended, c) })
 		lab.Eventually(g.t, 30*time.Second, "a line of the connection in the access log", func() error { return g.logged(client) })
@@ -133,7 +133,7 @@ func (g *gateway) kills(mode string) (client netip.AddrPort) {
 	return client
 }
 
-// logged returns an error until the access log has a line of a client's connection.
+// logged returns an error until the access log has a line for a client's connection.
 func (g *gateway) logged(client netip.AddrPort) error {
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(g.file), "access.log"))
 	for line := range strings.Lines(string(text)) {
@@ -141,10 +141,10 @@ func (g *gateway) logged(client netip.AddrPort) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("the access log has no line of %s: %v\n%s", client, err, text)
+	return fmt.Errorf("the access log has no line for %s: %v\n%s", client, err, text)
 }
 
-// reuses checks that a client is served at the port of an earlier connection that was ended.
+// reuses checks that a client is served on the source port of a connection that was killed.
 func (g *gateway) reuses(client netip.AddrPort) {
 	g.t.Helper()
 	if !client.IsValid() {
@@ -158,6 +158,6 @@ func (g *gateway) reuses(client netip.AddrPort) {
 		_, err = lab.AskWithin(c, wait.Patience)
 	}
 	if err != nil && !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EADDRNOTAVAIL) { // another connection uses the port
-		g.t.Errorf("error from %s at the port of an ended connection = %v, want no error, or an error that the port is in use", client, err)
+		g.t.Errorf("from %s, the port of a killed connection: error = %v, want no error, or an error that the port is in use", client, err)
 	}
 }

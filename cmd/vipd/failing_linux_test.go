@@ -33,8 +33,8 @@ import (
 type failure struct {
 	name  string
 	check balancer.HealthType
-	// reply sends the server's answer during the failure. Its argument answer is the answer of a
-	// healthy server. If reply is nil, the server sends this answer.
+	// reply sends the server's answer during the failure. Its argument answer is a healthy server's
+	// answer. If reply is nil, the server sends this answer.
 	reply func(c net.Conn, answer string)
 	// certificate selects the certificate that the server presents during the failure.
 	certificate string
@@ -43,7 +43,7 @@ type failure struct {
 	deaf, cut bool
 }
 
-// slowByte is the time between two bytes of a slow answer.
+// slowByte is the pause between two bytes of a slow answer.
 const slowByte = 50 * time.Millisecond
 
 func failures() []failure {
@@ -57,7 +57,7 @@ func failures() []failure {
 				if _, err := io.WriteString(c, answer[i:i+1]); err != nil {
 					return
 				}
-				time.Sleep(scaled(slowByte)) // the answer is slow on purpose
+				time.Sleep(scaled(slowByte)) // intentionally slow
 			}
 		}},
 		{name: "wrong status", check: balancer.HTTPHealth, reply: func(c net.Conn, _ string) {
@@ -66,7 +66,7 @@ func failures() []failure {
 		{name: "truncated", check: balancer.HTTPHealth, reply: func(c net.Conn, answer string) { _, _ = io.WriteString(c, answer[:len(answer)-3]) }},
 		{name: "endless body", check: balancer.HTTPHealth, reply: func(c net.Conn, _ string) {
 			_, err := io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
-			for more := strings.Repeat("more ", 1000); err == nil; time.Sleep(time.Millisecond) { // the answer is slow on purpose
+			for more := strings.Repeat("more ", 1000); err == nil; time.Sleep(time.Millisecond) { // intentionally slow
 				_, err = io.WriteString(c, more)
 			}
 		}},
@@ -75,12 +75,12 @@ func failures() []failure {
 	}
 }
 
-// certificates holds a valid certificate of a server's name, an expired certificate, and another
+// certificates holds a valid certificate for a server's name, an expired certificate, and another
 // server's certificate.
 type certificates struct {
 	of    map[string]*tls.Certificate
 	roots *x509.CertPool
-	file  string // the path of a file with all these certificates
+	file  string // the path of a file that contains all these certificates
 }
 
 // siteName is the name of TLS servers.
@@ -119,12 +119,11 @@ func newCertificates(t *testing.T) *certificates {
 	return c
 }
 
-// quick returns the key exchanges of clients and servers. Others are too slow on an emulated
-// machine.
+// quick returns the key exchanges that clients and servers use. All others are too slow on an
+// emulated machine.
 func quick() []tls.CurveID { return []tls.CurveID{tls.X25519} }
 
-// site is the server of one endpoint. After a call of fail, it fails in the way that its failure
-// describes.
+// site is an endpoint's server. After a call to fail, it fails as its failure describes.
 type site struct {
 	t       *testing.T
 	failure failure
@@ -144,7 +143,6 @@ func newSite(t *testing.T, f failure, name string, ns *lab.NS, at netip.AddrPort
 	return s
 }
 
-// fail starts the failure, and heal ends it.
 func (s *site) fail() {
 	s.failing.Store(true)
 	switch {
@@ -205,7 +203,6 @@ func (s *site) listen() {
 	})
 }
 
-// serve answers one request.
 func (s *site) serve(c net.Conn) {
 	defer func() { _ = c.Close() }()
 	_ = c.SetDeadline(time.Now().Add(scaled(2 * patience)))
@@ -228,7 +225,7 @@ func (s *site) serve(c net.Conn) {
 	_, _ = io.WriteString(c, answer)
 }
 
-// ready is the start of a healthy server's answer.
+// ready is the first part of a healthy server's answer.
 const ready = "ready "
 
 // patience is a client's timeout, which is longer than a check's timeout.
@@ -274,7 +271,7 @@ func (s *site) request(from *lab.NS, at netip.AddrPort) (string, error) {
 	case answer.StatusCode != http.StatusOK:
 		return "", errors.New(answer.Status)
 	case !well:
-		return "", fmt.Errorf("answer has %d unexpected bytes", len(body))
+		return "", fmt.Errorf("answer contains %d unexpected bytes", len(body))
 	}
 	return name, nil
 }

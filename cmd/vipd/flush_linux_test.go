@@ -19,8 +19,8 @@ import (
 )
 
 // BenchmarkFlush deletes all rules of nf_tables b.N times, with pauses. It reports the effect on
-// clients: the number of requests per second that are refused or unanswered, and the time from the
-// first to the last of them. docs/performance.md has the results of -benchtime 50x on an idle
+// clients: how many requests per second are refused or unanswered, and the time from the first to
+// the last such request. docs/performance.md has the results with -benchtime 50x on an idle
 // machine.
 func BenchmarkFlush(b *testing.B) {
 	lab.Require(b)
@@ -42,7 +42,7 @@ func BenchmarkFlush(b *testing.B) {
 	}
 }
 
-// writeFew writes the configuration with more services, which have no clients.
+// writeFew writes the configuration with additional services that have no clients.
 func (g *gateway) writeFew(settings string, services int) {
 	g.t.Helper()
 	g.write(settings, 0, 1)
@@ -61,12 +61,12 @@ func (g *gateway) writeFew(settings string, services int) {
 type holes struct {
 	mu                        sync.Mutex // guards the counts
 	requests, refused, silent int
-	lengths                   []time.Duration // the time from the first to the last failed request of each flush
+	lengths                   []time.Duration // for each flush, the time from the first to the last failed request
 }
 
 const (
-	// beforeFlush and afterFlush are how long clients send requests before and after a flush. The
-	// latter is longer than the interval of checks of the kernel.
+	// beforeFlush and afterFlush are how long clients send requests before and after a flush.
+	// afterFlush is longer than the interval at which vipd checks the kernel.
 	beforeFlush, afterFlush = 100 * time.Millisecond, 1500 * time.Millisecond
 	askers                  = 4
 	askEvery                = 4 * time.Millisecond
@@ -77,7 +77,7 @@ const (
 func (h *holes) flush(g *gateway) {
 	ctx, cancel := context.WithTimeout(g.t.Context(), beforeFlush+afterFlush)
 	defer cancel()
-	var first, last time.Time // times of the first and the last failed request
+	var first, last time.Time // when the first and the last failed request started
 	var all sync.WaitGroup
 	for range askers {
 		all.Go(func() {
@@ -98,12 +98,11 @@ func (h *holes) flush(g *gateway) {
 	out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput()
 	all.Wait()
 	if err != nil {
-		g.t.Fatalf("flushing: %v: %s", err, out)
+		g.t.Fatalf("nft flush: error = %v: %s", err, out)
 	}
 	h.lengths = append(h.lengths, last.Sub(first))
 }
 
-// ask makes one request.
 func (h *holes) ask(g *gateway) error {
 	ctx, cancel := context.WithTimeout(context.Background(), askWithin)
 	defer cancel()
@@ -119,7 +118,7 @@ func (h *holes) ask(g *gateway) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		h.silent++
-		return nil // the timeout ends long after the rules have been restored
+		return nil // the timeout expires long after the rules have been restored
 	case err != nil:
 		h.refused++
 	}

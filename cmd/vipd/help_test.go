@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestHelp runs vipd --help. It must show each flag with two dashes, like every other program of
+// TestHelp runs vipd --help. It must show each flag with two dashes, like every other program in
 // the project.
 func TestHelp(t *testing.T) {
 	var out, errs bytes.Buffer
@@ -17,7 +17,7 @@ func TestHelp(t *testing.T) {
 		"\n  --config FILE        read the configuration from FILE (default /etc/vipd/vipd.toml)\n", "\n  --log-level LEVEL    log messages of LEVEL and above: ", "\n  --version            print the version and exit\n",
 	} {
 		if !strings.Contains(out.String(), line) {
-			t.Errorf("help =\n%swant %q in it", &out, line)
+			t.Errorf("help =\n%swant a text that contains %q", &out, line)
 		}
 	}
 }

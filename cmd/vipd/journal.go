@@ -41,8 +41,7 @@ type line struct {
 	priority string
 }
 
-// Write writes the priority and the text in one write, so lines of other processes don't split
-// them.
+// Write writes the priority and the text in one write, so other processes can't write in between.
 func (l *line) Write(text []byte) (int, error) {
 	if _, err := l.to.Write(append([]byte(l.priority), text...)); err != nil {
 		return 0, err

@@ -30,8 +30,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// gateway is a vipd on the host of a lab, between a client and two servers that use it as their
-// router.
+// gateway is a vipd on a lab's host, between a client and two servers that use it as their router.
 type gateway struct {
 	*lab.Lab
 	t      testing.TB
@@ -39,11 +38,11 @@ type gateway struct {
 	ends   []*lab.NS // the servers' namespaces
 	file   string
 	vipctl string
-	log    *slog.Logger // nil means the test's output
+	log    *slog.Logger // nil means the test's log
 	daemon *daemon.Daemon
 	api    *api.Client
-	stop   func() // ends the daemon and waits
-	// replaced waits for the end of the old vipd after a call of replaces.
+	stop   func() // stops the daemon and waits until it has stopped
+	// replaced waits until the vipd that replaces has replaced has exited.
 	replaced func()
 }
 
@@ -58,12 +57,12 @@ func newGateway(t *testing.T) *gateway {
 func newPlainGateway(t testing.TB) *gateway {
 	t.Helper()
 	lab.Need(t, "iptables", "ip6tables", "ipset")
-	// A client's port may have been used by an earlier test for a connection to an endpoint that no
-	// longer exists.
+	// In an earlier test, a client may have used the same port for a connection to an endpoint that
+	// no longer exists.
 	if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
 		t.Fatal("deleting connections of earlier tests: ", err)
 	}
-	dropVIP(t) // the VIP must not look like an address of the host
+	dropVIP(t) // vipd must not mistake the VIP for an address of the host
 	g := &gateway{Lab: lab.New(t), t: t, file: filepath.Join(t.TempDir(), "vipd.toml")}
 	g.client = g.Add("client")
 	g.Link(g.Host(), g.client, "10.1.0.1/24", "10.1.0.2/24")
@@ -78,7 +77,7 @@ func newPlainGateway(t testing.TB) *gateway {
 	return g
 }
 
-// dropVIP removes a VIP that an earlier test in a kernel mode has left. Kernel modes keep VIPs.
+// dropVIP removes a VIP that an earlier test left behind, because kernel modes keep VIPs.
 func dropVIP(t testing.TB) {
 	t.Helper()
 	links, err := netlink.LinkList()
@@ -89,12 +88,12 @@ func dropVIP(t testing.TB) {
 		if a, err := netlink.ParseAddr("10.96.0.10/32"); err != nil {
 			t.Fatal(err)
 		} else if err := netlink.AddrDel(l, a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			t.Fatalf("removing addresses of earlier tests: %v", err)
+			t.Fatalf("removing VIPs of earlier tests: error = %v", err)
 		}
 	}
 }
 
-// write writes the configuration; servers are the endpoints of the service.
+// write writes the configuration. The service's endpoints are on the servers with these numbers.
 func (g *gateway) write(settings string, servers ...int) {
 	g.t.Helper()
 	var endpoints []string
@@ -153,12 +152,12 @@ func (g *gateway) ask(from *lab.NS) (lab.Answer, net.Conn) {
 	defer cancel()
 	c, err := from.Dial(ctx, "tcp", "10.96.0.10:80")
 	if err != nil {
-		g.t.Fatalf("connecting from %s: %v", from.Name, err)
+		g.t.Fatalf("connecting from %s: error = %v", from.Name, err)
 	}
 	g.t.Cleanup(func() { _ = c.Close() })
 	a, err := lab.AskWithin(c, wait.Patience)
 	if err != nil {
-		g.t.Fatalf("asking from %s: %v", from.Name, err)
+		g.t.Fatalf("asking from %s: error = %v", from.Name, err)
 	}
 	return a, c
 }
@@ -167,7 +166,7 @@ func (g *gateway) ask(from *lab.NS) (lab.Answer, net.Conn) {
 func (g *gateway) servers(from *lab.NS) []string {
 	g.t.Helper()
 	var names []string
-	for range 40 { // one of two servers is missed once in 2^39 runs
+	for range 40 { // misses one of two servers once in 2^39 calls
 		a, c := g.ask(from)
 		_ = c.Close()
 		names = append(names, a.Server)
@@ -219,7 +218,7 @@ func TestIPTablesMode(t *testing.T) {
 			g.Host().Sysctl("net.ipv4.ip_forward", "0")
 			g.Host().Sysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "0")
 			g.Host().Sysctl("net.netfilter.nf_conntrack_acct", "1")
-			rule := []string{"FORWARD", "-s", "203.0.113.0/24", "-j", "DROP"} // a rule of another program
+			rule := []string{"FORWARD", "-s", "203.0.113.0/24", "-j", "DROP"} // another program's rule
 			g.Host().Exec("iptables-"+backend, append([]string{"-A"}, rule...)...)
 			t.Cleanup(func() { g.Host().Exec("iptables-"+backend, append([]string{"-D"}, rule...)...) })
 			g.Host().Exec("iptables-"+backend, "-P", "FORWARD", "DROP")
@@ -233,12 +232,12 @@ func TestIPTablesMode(t *testing.T) {
 			}
 			for _, from := range []*lab.NS{g.client, g.Host()} {
 				if got := g.servers(from); !slices.Equal(got, []string{"s1", "s2"}) {
-					t.Errorf("servers that answer %s = %v, want both servers", from.Name, got)
+					t.Errorf("servers that answered %s = %v, want both servers", from.Name, got)
 				}
 			}
 			a, open := g.ask(g.client)
 			if a.Client.Addr() != netip.MustParseAddr("10.1.0.2") {
-				t.Errorf("client of the server = %v, want the client's own address", a.Client)
+				t.Errorf("client that the server sees = %v, want the client's own address", a.Client)
 			}
 			for _, name := range []string{"net.ipv4.ip_forward", "net.netfilter.nf_conntrack_tcp_be_liberal"} {
 				if got := g.Host().ReadSysctl(name); got != "1" {
@@ -254,11 +253,11 @@ func TestIPTablesMode(t *testing.T) {
 			if r, err := g.api.Reload(t.Context(), ""); err != nil || len(r.Problems) > 0 {
 				t.Errorf("reload = %+v, error = %v, want no problems and no error", r, err)
 			}
-			if time.Since(began) >= 5*time.Second { // a reload waits for at most 5 s
+			if time.Since(began) >= 5*time.Second { // a reload waits at most 5 s
 				g.waitUntilApplied()
 			}
 			if got := g.servers(g.client); !slices.Equal(got, []string{"s2"}) {
-				t.Errorf("servers after the reload = %v, want s2", got)
+				t.Errorf("after the reload: servers = %v, want s2", got)
 			}
 			if err := echoes(open); err != nil {
 				t.Error("error of an echo on the open connection = ", err)
@@ -266,7 +265,7 @@ func TestIPTablesMode(t *testing.T) {
 
 			g.stop()
 			if got := g.servers(g.client); !slices.Equal(got, []string{"s2"}) {
-				t.Errorf("servers after the stop = %v, want s2", got)
+				t.Errorf("after the stop: servers = %v, want s2", got)
 			}
 			if err := echoes(open); err != nil {
 				t.Error("error of an echo on the open connection after the stop = ", err)
@@ -283,7 +282,7 @@ func (g *gateway) counted(open net.Conn) {
 	all := g.connections(dataplane.ConnectionQuery{Service: "web"})
 	i := slices.IndexFunc(all, func(c api.Connection) bool { return c.Client.String() == open.LocalAddr().String() })
 	if i < 0 || all[i].State != "established" || all[i].Frontend.String() != "10.96.0.10:80/tcp" || all[i].Backend.Port() != 8080 || all[i].In == 0 {
-		g.t.Errorf("list of connections lacks the open connection %s, want it in the list: %+v", open.LocalAddr(), all)
+		g.t.Errorf("open connection %s is missing from the list: %+v", open.LocalAddr(), all)
 	}
 	lab.Eventually(g.t, 30*time.Second, "counting 81 connections", func() error { // counters are read every few seconds
 		services, err := g.api.Services(g.t.Context())
@@ -296,13 +295,13 @@ func (g *gateway) counted(open net.Conn) {
 			active += e.Active
 		}
 		if p := services[0].Ports[0]; p.Connections != 81 || p.In == 0 || p.Out == 0 || total != 81 || active == 0 {
-			return fmt.Errorf("counts of the port = %+v; connections of the endpoints = %d, live = %d", p, total, active)
+			return fmt.Errorf("port counts = %+v; endpoint connections = %d, live = %d", p, total, active)
 		}
 		return nil
 	})
 }
 
-// sweep stops the daemon and removes the mode's state, like vipctl cleanup.
+// sweep stops the daemon and removes the mode's state, as vipctl cleanup does.
 func (g *gateway) sweep(mode string) {
 	g.t.Helper()
 	g.stop()
@@ -317,19 +316,19 @@ func (g *gateway) sweep(mode string) {
 	}
 }
 
-// examine runs vipctl doctor next to the daemon. Doctor must print these findings and no problem,
-// and must change nothing.
+// examine runs vipctl doctor next to the daemon. It must print these findings and no problem, and
+// must change nothing.
 func (g *gateway) examine(findings ...string) {
 	g.t.Helper()
 	before := g.rules()
 	out := g.Host().Exec(g.vipctl, "doctor", "--config", g.file)
 	for _, f := range append(findings, "10.96.0.10 is held on ", "0 problems") {
 		if !strings.Contains(out, f) {
-			g.t.Errorf("output of doctor lacks %q; output =\n%s", f, out)
+			g.t.Errorf("doctor: output does not contain %q; output =\n%s", f, out)
 		}
 	}
 	if after := g.rules(); !sameRules(before, after) {
-		g.t.Errorf("rules before doctor =\n%s\nafterwards =\n%s\nwant the same rules", before, after)
+		g.t.Errorf("before doctor: rules =\n%s\nafterwards =\n%s\nwant no change", before, after)
 	}
 }
 
@@ -338,25 +337,26 @@ func (g *gateway) cleanup(before string) {
 	g.t.Helper()
 	out := g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 	if !strings.Contains(out, "iptables mode") || !strings.Contains(out, "10.96.0.10") || !strings.Contains(out, "net.ipv4.ip_forward") {
-		g.t.Errorf("output of cleanup =\n%s\nwant the mode, the VIP and the sysctl in it", out)
+		g.t.Errorf("cleanup: output =\n%s\nwant a text that contains the mode, the VIP and the sysctl", out)
 	}
 	if after := g.rules(); strings.Contains(after, "VIPD") || !strings.Contains(after, "203.0.113.0/24") || !sameRules(before, after) {
-		g.t.Errorf("rules before =\n%s\nafterwards =\n%s\nwant the same rules, and none of vipd's", before, after)
+		g.t.Errorf("before vipd: rules =\n%s\nafter cleanup =\n%s\nwant no change", before, after)
 	}
 	if sets := g.Host().Exec("ipset", "list", "-n"); strings.Contains(sets, "vipd-") {
-		g.t.Errorf("sets after cleanup =\n%s\nwant none", sets)
+		g.t.Errorf("after cleanup: sets =\n%s\nwant none", sets)
 	}
 	if addresses := g.Host().Exec("ip", "address"); strings.Contains(addresses, "10.96.0.10") {
-		g.t.Errorf("addresses after cleanup =\n%s\nwant none", addresses)
+		g.t.Errorf("after cleanup: addresses =\n%s\nwant none", addresses)
 	}
 	for _, name := range []string{"net.ipv4.ip_forward", "net.netfilter.nf_conntrack_tcp_be_liberal"} {
 		if got := g.Host().ReadSysctl(name); got != "0" {
-			g.t.Errorf("%s after cleanup = %s, want 0", name, got)
+			g.t.Errorf("after cleanup: %s = %s, want 0", name, got)
 		}
 	}
 }
 
-// sameRules compares rules. It ignores empty tables that did not exist before.
+// sameRules reports whether the rules are the same. It ignores empty tables that did not exist
+// before.
 func sameRules(before, after string) bool {
 	only := func(text string) []string {
 		return slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool { return !strings.Contains(line, " -A ") })
@@ -364,7 +364,7 @@ func sameRules(before, after string) bool {
 	return slices.Equal(only(before), only(after))
 }
 
-// TestRestartInAnotherMode starts vipd in several modes in turn. Each mode must serve, and must
+// TestRestartInAnotherMode starts vipd in one mode after the other. Each mode must serve, and must
 // remove the rules that the previous mode left.
 func TestRestartInAnotherMode(t *testing.T) {
 	g := newGateway(t)
@@ -376,12 +376,12 @@ func TestRestartInAnotherMode(t *testing.T) {
 			return strings.Contains(rules, "VIPD-SERVICES") == (mode == "iptables") && strings.Contains(rules, "vipd-redirect") == (mode == "userspace")
 		})
 		if got, want := g.servers(g.client), []string{"s1", "s2"}; !slices.Equal(got, want) {
-			t.Errorf("servers that answer in %s mode = %v, want %v", mode, got, want)
+			t.Errorf("%s mode: servers that answered = %v, want %v", mode, got, want)
 		}
 		g.stop()
 	}
 	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 	if left := g.rules(); strings.Contains(left, "VIPD") || strings.Contains(left, "vipd") {
-		t.Errorf("rules after cleanup =\n%s\nwant none", left)
+		t.Errorf("after cleanup: rules =\n%s\nwant none", left)
 	}
 }
