@@ -16,11 +16,10 @@ func newLog(to io.Writer, journal bool, level, format string) (*slog.Logger, err
 	}
 	out := slog.New(h)
 	slog.SetDefault(out)
-	slog.SetLogLoggerLevel(slog.LevelWarn) // through package log, libraries report errors, such as a panic of an HTTP handler
+	slog.SetLogLoggerLevel(slog.LevelWarn) // libraries use package log to report errors, such as a panic in an HTTP handler
 	return out, nil
 }
 
-// newHandler returns the handler for newLog's logger.
 func newHandler(to io.Writer, journal bool, level, format string) (slog.Handler, error) {
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(level)); err != nil {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestJournalLines logs to the journal. Each line must start with its priority, regardless of its
-// logger. Text lines must have neither time nor level, and JSON lines must keep both.
+// TestJournalLines logs to the journal. Each line must start with its priority, regardless of which
+// logger wrote it. Text lines must have neither time nor level, and JSON lines must keep both.
 func TestJournalLines(t *testing.T) {
 	write := func(format string, journal bool) []string {
 		var out strings.Builder
@@ -23,7 +23,7 @@ func TestJournalLines(t *testing.T) {
 		log.With("component", "x").Info("two\nlines")
 		log.WithGroup("g").Warn("three", "level", "mine")
 		log.Error("four")
-		slog.Info("five") // libraries log in this way
+		slog.Info("five") // libraries log like this
 		return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	}
 	want := []string{
@@ -58,11 +58,11 @@ func TestLibrariesAreHeard(t *testing.T) {
 		if answer, err := http.Get(s.URL); err == nil {
 			_ = answer.Body.Close()
 		}
-		s.Close() // returns after the handler has ended
+		s.Close() // returns after the handler has returned
 		_ = in.Close()
 	}()
 	got, err := io.ReadAll(out)
 	if err != nil || !strings.HasPrefix(string(got), `<4>msg="http: panic serving `) || !strings.Contains(string(got), "oops") {
-		t.Errorf("log = %q, %v; want a line of level 4 with the panic", got, err)
+		t.Errorf("log = %q, %v; want a line with level 4 and the panic", got, err)
 	}
 }

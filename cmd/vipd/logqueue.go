@@ -10,23 +10,23 @@ import (
 
 const (
 	// queuedLines is the maximum number of lines, about 300 KB, that wait for a blocked log.
-	// Further lines are dropped.
+	// Additional lines are dropped.
 	queuedLines = 1000
-	// stalledAfter is the maximum wait for the log if the queue is full, for example in a burst. If
-	// the log accepts no line in that time, it has stalled.
+	// stalledAfter limits how long a writer waits for the log if the queue is full, for example in
+	// a burst. If the log accepts no line in that time, it has stalled.
 	stalledAfter = time.Second
-	// lastLines is the maximum time to write the last lines when vipd ends.
+	// lastLines limits how long writing the last lines may take when vipd exits.
 	lastLines = 2 * time.Second
 )
 
 // logQueue accepts each line immediately, and writes it to a log that may block for a long time,
-// such as a journald that hangs, or a pipe without a reader. No part of vipd waits for such a log.
+// for example a hung journald or a pipe without a reader. No part of vipd waits for such a log.
 type logQueue struct {
 	to       io.Writer
 	own      atomic.Pointer[slog.Logger] // for the queue's own lines; nil before log is called
 	patience time.Duration
 	lines    chan []byte
-	// stalled reports whether the log did not accept a line in time, and has not accepted any
+	// stalled reports whether the log did not accept a line in time, and has not accepted any line
 	// since.
 	stalled atomic.Bool
 	lost    atomic.Uint64
@@ -34,15 +34,15 @@ type logQueue struct {
 	done    chan struct{} // closed when all lines are written
 }
 
-// startLogQueue starts a queue that writes until end is called.
+// startLogQueue starts a queue that writes until the method end is called.
 func startLogQueue(to io.Writer, patience time.Duration) *logQueue {
 	q := &logQueue{to: to, patience: patience, lines: make(chan []byte, queuedLines), over: make(chan struct{}), done: make(chan struct{})}
 	go q.run()
 	return q
 }
 
-// log is like newLog, but the returned logger writes through the queue. Lines of the queue itself
-// have the same format.
+// log is like newLog, but the returned logger writes through the queue. The queue's own lines have
+// the same format.
 func (q *logQueue) log(journal bool, level, format string) (*slog.Logger, error) {
 	own, err := newHandler(q.to, journal, level, format)
 	if err != nil {
@@ -75,7 +75,7 @@ func (q *logQueue) Write(line []byte) (int, error) {
 
 // write writes a line to the log, which may block. After that, the log no longer counts as stalled.
 func (q *logQueue) write(line []byte) {
-	_, _ = q.to.Write(line) // the error can't be reported anywhere
+	_, _ = q.to.Write(line) // there is nowhere to report an error
 	q.stalled.Store(false)
 }
 
@@ -109,6 +109,6 @@ func (q *logQueue) end() {
 	close(q.over)
 	select {
 	case <-q.done:
-	case <-time.After(lastLines): // the writer goroutine stays blocked in its last line
+	case <-time.After(lastLines): // the writer goroutine remains blocked in its last line
 	}
 }

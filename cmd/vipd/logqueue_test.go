@@ -23,12 +23,12 @@ func (s *stalledLog) Write(line []byte) (int, error) {
 
 // TestLogTakesNoLines writes to a log that blocks. Writers must wait only once, for stalledAfter.
 // Later, the log must contain the first lines, and the number of dropped lines in the log's own
-// format. At the end, the queue must wait no longer than lastLines.
+// format. The method end must wait no longer than lastLines.
 func TestLogTakesNoLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &stalledLog{answers: make(chan struct{})}
 		q := startLogQueue(to, stalledAfter)
-		own, err := newHandler(to, true, "info", "json") // q.log would permanently make it the log of libraries, even after this bubble
+		own, err := newHandler(to, true, "info", "json") // q.log would permanently make it the log for libraries, even after this bubble
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +43,7 @@ func TestLogTakesNoLines(t *testing.T) {
 		fmt.Fprintln(q, "dropped")
 		fmt.Fprintln(q, "dropped")
 		if waited := time.Since(began); waited != stalledAfter {
-			t.Errorf("time to write two lines = %s, want stalledAfter", waited)
+			t.Errorf("writing two lines took %s, want stalledAfter", waited)
 		}
 		close(to.answers)
 		synctest.Wait()
@@ -64,7 +64,7 @@ func TestLogTakesNoLines(t *testing.T) {
 		fmt.Fprintln(q, "never")
 		began = time.Now()
 		if q.end(); time.Since(began) != lastLines {
-			t.Errorf("time of the end = %s, want lastLines", time.Since(began))
+			t.Errorf("end took %s, want lastLines", time.Since(began))
 		}
 		close(to.answers)
 	})

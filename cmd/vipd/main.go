@@ -26,11 +26,11 @@ const (
 	exitDone   = 0
 	exitFailed = 1
 	exitUsage  = 2
-	// exitConfig is EX_CONFIG of sysexits: a restart fails until the configuration is fixed.
+	// exitConfig is EX_CONFIG in sysexits.h. A restart fails until the configuration is fixed.
 	exitConfig = 78
 )
 
-// garbagePercent is vipd's default of GOGC, half of Go's default. vipd is mostly idle, so memory
+// garbagePercent is vipd's default for GOGC, half of Go's default. vipd is mostly idle, so memory
 // costs a host more than garbage collections.
 const garbagePercent = 50
 
@@ -48,7 +48,7 @@ func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// serviceVerb is the first argument of a vipd that the service manager of Windows starts.
+// serviceVerb is the first argument of a vipd that the Windows service manager starts.
 const serviceVerb = "service"
 
 // arguments represents the command line.
@@ -57,8 +57,8 @@ type arguments struct {
 	version, allowEmpty, replace bool
 }
 
-// run parses the command line, runs the daemon until a signal or the end of ctx, and returns the
-// exit code.
+// run parses the command line, runs the daemon until a signal arrives or ctx is done, and returns
+// the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	journal := isJournal(stderr)
 	prefix := "vipd: "
@@ -105,7 +105,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitDone
 	}
 	complain(err)
-	daemon.SetStatus(err.Error()) // systemctl status still shows it when systemd has given up and the log has rotated
+	daemon.SetStatus(err.Error()) // systemctl status still shows it after systemd has given up and the log has rotated
 	if errors.Is(err, daemon.ErrConfig) {
 		return exitConfig
 	}
@@ -131,7 +131,7 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 	}
 	if err != nil {
 		const unknown = "flag provided but not defined: "
-		if flag, ok := strings.CutPrefix(err.Error(), unknown); ok { // with one dash, regardless of the typed form
+		if flag, ok := strings.CutPrefix(err.Error(), unknown); ok { // with one dash, whichever form was typed
 			if len(flag) > len("-c") {
 				flag = "-" + flag
 			}
@@ -179,14 +179,14 @@ func endBySignal(parent context.Context) (ctx, hurry context.Context, done func(
 	return ctx, hurry, func() { close(over); stop(); cancel() }
 }
 
-// reloadOn performs a reload at each hangup until ctx ends.
+// reloadOn reloads the configuration at each SIGHUP until ctx is done.
 func reloadOn(ctx context.Context, hangups <-chan os.Signal, d *daemon.Daemon) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-hangups:
-			_, _ = d.Reload(ctx, "SIGHUP", tomlfile.Reload{}) // the history, and so the log, has the result
+			_, _ = d.Reload(ctx, "SIGHUP", tomlfile.Reload{}) // the result is recorded in the history, and so in the log
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // TestUnansweredClientsHintTheCheck silences an endpoint in iptables mode, and then makes it refuse
-// connections. vipd itself sees no connection attempts. The next check is far away, but must run at
-// once because clients get no answer.
+// connections. vipd itself sees no connection attempts. The next check is not due for a long time,
+// but must run immediately because clients get no answer.
 func TestUnansweredClientsHintTheCheck(t *testing.T) {
 	g := newGateway(t)
 	third := g.Add("s3")

@@ -34,7 +34,7 @@ const ownerVerb = "owner"
 // repeated restarts would fill the log.
 const failedPause = 5 * time.Second
 
-// runOwner runs vipd owner until a signal ends it, and returns the exit code.
+// runOwner runs vipd owner until a signal stops it, and returns the exit code.
 func runOwner(args []string, stdout, stderr io.Writer) int {
 	journal := isJournal(stderr)
 	queue := startLogQueue(stderr, 0) // before any line is written
@@ -80,7 +80,7 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 	began := time.Now()
 	if err := owner.New(o, runDir).Run(ctx); err != nil {
 		complain(err)
-		if time.Since(began) < time.Second { // systemd restarts it at once, as after a crash
+		if time.Since(began) < time.Second { // systemd restarts it immediately, as after a crash
 			wake.Sleep(ctx, failedPause)
 		}
 		return exitFailed
@@ -89,7 +89,7 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 }
 
 // ownerOptions reads the configuration. If the file is invalid, it returns vipd's last valid
-// configuration, so a restart continues to own VIPs.
+// configuration, so this host continues to own VIPs after a restart.
 func ownerOptions(file string, log *slog.Logger) (o owner.Options, runDir string, err error) {
 	c, mistake, err := daemon.StartConfig(file, false)
 	if mistake != nil {

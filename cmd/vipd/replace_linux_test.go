@@ -15,8 +15,8 @@ import (
 
 // TestReplaceUnderLoad replaces vipd with --replace while clients connect at a steady rate and
 // streams continue. No client may fail, and no byte may be lost. In make soak, the test replaces
-// vipd 20 times. Two idle CPUs serve 489 of the 500 new clients a second next to 200 streams. A
-// busy machine serves fewer clients. The test prints the number.
+// vipd 20 times. With 200 streams, two idle CPUs serve 489 of 500 new clients a second. A busy
+// machine serves fewer. The test prints how many clients it served.
 func TestReplaceUnderLoad(t *testing.T) {
 	for _, intercept := range []string{"redirect", "bind"} {
 		t.Run(intercept, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestReplaceUnderLoad(t *testing.T) {
 	}
 }
 
-// replaces starts a vipd that replaces the running vipd. It waits until the old vipd has ended and
+// replaces starts a vipd that replaces the running vipd. It waits until the old vipd has exited and
 // the new vipd is ready.
 func (g *gateway) replaces() {
 	g.t.Helper()
@@ -48,7 +48,7 @@ func (g *gateway) replaces() {
 	}
 	ended := sync.OnceFunc(func() {
 		if err := vipd.Wait(); err != nil {
-			g.t.Errorf("error of vipd = %v, want none", err)
+			g.t.Errorf("vipd: error = %v, want none", err)
 		}
 	})
 	if g.replaced != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // TestIPVSRestart restarts vipd in ipvs mode while clients on other hosts and on this host connect
-// in sequence. The kernel must serve all of them, and each must be counted once.
+// one after the other. The kernel must serve all of them, and each must be counted once.
 func TestIPVSRestart(t *testing.T) {
 	lab.NeedIPVS(t)
 	g := newPlainGateway(t)

@@ -13,8 +13,8 @@ import (
 	"vipd/test/program"
 )
 
-// second starts another vipd with its own directories while g runs. The second vipd and a cleanup
-// must be refused in every mode, and neither may change the first vipd's state in the kernel.
+// second starts another vipd with its own directories while g is running. The second vipd and a
+// cleanup must be refused in every mode, and neither may change the first vipd's kernel state.
 func (g *gateway) second() {
 	t := g.t
 	t.Helper()
@@ -22,7 +22,7 @@ func (g *gateway) second() {
 	before := g.kernel()
 	who := fmt.Sprintf("(pid %d, config %s, run_dir %s) already manages the services in this network namespace: stop that vipd",
 		os.Getpid(), g.file, filepath.Join(filepath.Dir(g.file), "run"))
-	// fails runs a program. It must exit with the given code, and print a message that contains
+	// fails runs a program. It must exit with the exit code code, and print a message that contains
 	// each text in want.
 	fails := func(code int, want []string, program string, args ...string) {
 		t.Helper()
@@ -33,7 +33,7 @@ func (g *gateway) second() {
 		}
 		for _, w := range want {
 			if !strings.Contains(string(out), w) {
-				t.Errorf("output of %s %v =\n%s\nwant %q in it", program, args, out, w)
+				t.Errorf("%s %v: output =\n%s\nwant a text that contains %q", program, args, out, w)
 			}
 		}
 	}
@@ -43,17 +43,18 @@ func (g *gateway) second() {
 	}
 	fails(1, []string{strings.TrimSuffix(who, ": stop that vipd")}, "vipctl", "cleanup", "--config", other)
 	if out := g.Host().Exec(g.vipctl, "cleanup", "--dry-run", "--config", other); !strings.Contains(out, "VIPD-FORWARD") || !strings.Contains(out, "chains of iptables mode") {
-		t.Errorf("output of cleanup --dry-run with another configuration =\n%s\nwant the chains of iptables mode in it", out)
+		t.Errorf("cleanup --dry-run with another configuration: output =\n%s\nwant a text that contains the chains of iptables mode", out)
 	}
 	if after := g.kernel(); after != before {
-		t.Errorf("kernel state of the first vipd before =\n%s\nafterwards =\n%s\nwant the same state", before, after)
+		t.Errorf("first vipd: kernel state before =\n%s\nafterwards =\n%s\nwant no change", before, after)
 	}
 	if got := g.servers(g.client); !slices.Equal(got, []string{"s1", "s2"}) {
-		t.Errorf("while another vipd was refused, servers = %v, want s1 and s2", got)
+		t.Errorf("while another vipd was refused: servers = %v, want s1 and s2", got)
 	}
 }
 
-// kernel returns vipd's state in the kernel: rules, sets and addresses, without counters.
+// kernel returns vipd's kernel state, which consists of rules, sets and addresses, without
+// counters.
 func (g *gateway) kernel() string {
 	g.t.Helper()
 	return strings.Join([]string{
@@ -61,16 +62,16 @@ func (g *gateway) kernel() string {
 	}, "\n")
 }
 
-// TestSecondVipd starts vipd in a network namespace with a running vipd. The second vipd must be
-// refused, regardless of its run_dir and mode.
+// TestSecondVipd starts vipd in a network namespace in which another vipd is running. The second
+// vipd must be refused, regardless of its run_dir and mode.
 func TestSecondVipd(t *testing.T) {
 	g := newGateway(t)
-	g.Host().Exec("iptables-nft", "-P", "FORWARD", "ACCEPT") // creates filter chains, to which the guard adds its own
+	g.Host().Exec("iptables-nft", "-P", "FORWARD", "ACCEPT") // creates filter chains, so the guard adds its own chains
 	g.write(settings("iptables", "auto"), 0, 1)
 	g.start()
 	g.second()
 	g.stop()
 	if out, err := exec.Command(g.vipctl, "cleanup", "--config", g.file).CombinedOutput(); err != nil {
-		t.Errorf("error of cleanup after vipd has ended = %v, want none\n%s", err, out)
+		t.Errorf("cleanup after vipd has ended: error = %v, want none\n%s", err, out)
 	}
 }

@@ -11,15 +11,16 @@ import (
 	"golang.org/x/sys/windows/svc/eventlog"
 )
 
-// serviceName is the name of the service, and of the source of its entries in the Application log.
+// serviceName is the name of the service, and of the event source for its entries in the
+// Application log.
 const serviceName = "vipd"
 
-// eventID is the event ID of each entry. EventCreate.exe is the source's message file. Its text for
-// the IDs 1 to 1000 is "%1".
+// eventID is the event ID of each entry. EventCreate.exe is the source's message file, in which the
+// text of events 1 to 1000 is "%1".
 const eventID = 1
 
-// stopHint is the maximum time between two progress reports of a stopping vipd, which may drain
-// connections for up to drain_timeout. stopSign is the interval of these reports.
+// stopHint is the maximum time between two progress reports while vipd stops, because it may drain
+// connections for up to drain_timeout. stopSign is the interval at which it reports progress.
 const (
 	stopHint = 10 * time.Second
 	stopSign = 2 * time.Second
@@ -46,7 +47,7 @@ type service struct {
 	log  io.Writer
 }
 
-// Execute runs vipd until it ends or the service manager stops it.
+// Execute runs vipd until it exits or the service manager stops it.
 func (s service) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (specific bool, code uint32) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -75,7 +76,7 @@ func (s service) Execute(_ []string, requests <-chan svc.ChangeRequest, status c
 	}
 }
 
-// eventWriter writes lines, each with a priority in front, to the Application log.
+// eventWriter writes lines, which start with a priority, to the Application log.
 type eventWriter struct{ log *eventlog.Log }
 
 // Write writes a line as one entry.

@@ -19,9 +19,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestStop signals a vipd with open connections. vipd must wait for the connections and report
-// that, and vipctl must explain why it can't reach vipd. A second signal must end the connections
-// and remove the addresses.
+// TestStop sends signals to a vipd that has open connections. vipd must wait for the connections
+// and report that, and vipctl must explain why it can't reach vipd. A second signal must make vipd
+// close the connections and remove the addresses.
 func TestStop(t *testing.T) {
 	tree := program.New(t)
 	tree.Echo(t, "s1", "--tcp", "127.0.0.1:17001")
@@ -31,7 +31,7 @@ func TestStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	if name, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.Contains(name, "s1") {
-		t.Fatalf("answer of the server = %q, error = %v, want its name", name, err)
+		t.Fatalf("server: answer = %q, error = %v, want its name", name, err)
 	}
 	defer func() { _ = c.Close() }()
 	status := func() string {
@@ -47,7 +47,7 @@ func TestStop(t *testing.T) {
 		return strings.Contains(said, "is stopping: its connections can continue until ")
 	})
 	if strings.Contains(said, "restart") {
-		t.Errorf("output of vipctl = %s, want no advice to restart", said)
+		t.Errorf("vipctl: output = %s, want no advice to restart", said)
 	}
 	if out := vipd.Output(); !strings.Contains(out, "stopping: waiting for open connections to end") {
 		t.Errorf("log =\n%s\nwant a message about waiting for connections", out)
@@ -60,19 +60,19 @@ func TestStop(t *testing.T) {
 	select {
 	case <-vipd.Done():
 	case <-ctx.Done():
-		t.Fatal("vipd runs after the second signal = true, want false")
+		t.Fatal("after the second signal: vipd is running = true, want false")
 	}
 	if err := vipd.Err(); err != nil || !strings.Contains(vipd.Output(), "vipd has stopped") {
-		t.Errorf("vipd ended with %v, want a clean end:\n%s", err, vipd.Output())
+		t.Errorf("vipd: error = %v, want none:\n%s", err, vipd.Output())
 	}
 	tree.Daemon(t, "quickstart")
 	if said := status(); strings.Contains(said, "stopping") {
-		t.Errorf("status = %s, want a status of a vipd that is not stopping", said)
+		t.Errorf("status = %s, want the status of a vipd that is not stopping", said)
 	}
 }
 
-// TestStopWithoutDescriptors stops a vipd that has no file descriptor left. vipd must remove its
-// rules and addresses, even if it must run programs for that.
+// TestStopWithoutDescriptors stops a vipd that has no free file descriptor. vipd must remove its
+// rules and addresses, even if it needs other programs for that.
 func TestStopWithoutDescriptors(t *testing.T) {
 	g := newGateway(t)
 	g.Host().Exec("iptables-legacy", "-P", "FORWARD", "ACCEPT") // creates filter chains, to which vipd adds rules
@@ -98,13 +98,13 @@ func TestStopWithoutDescriptors(t *testing.T) {
 	}
 	_ = vipd.Process.Signal(syscall.SIGTERM)
 	if err := vipd.Wait(); err != nil {
-		t.Errorf("error of vipd = %v, want none", err)
+		t.Errorf("vipd: error = %v, want none", err)
 	}
 	if left := g.rules(); strings.Contains(strings.ToUpper(left), "VIPD-") {
-		t.Errorf("rules after the stop =\n%s\nwant none", left)
+		t.Errorf("after the stop: rules =\n%s\nwant none", left)
 	}
 	if left := g.Host().Exec("ip", "addr", "show", "to", "10.96.0.10"); left != "" {
-		t.Errorf("addresses after the stop = %s, want none", left)
+		t.Errorf("after the stop: addresses = %s, want none", left)
 	}
 	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 }

@@ -28,16 +28,16 @@ import (
 // breath is a client's pause between two connections. It leaves CPU time for vipd and the servers.
 const breath = 20 * time.Millisecond
 
-// loop is a closed loop of clients: each connects, sends a request, disconnects, and starts again.
+// loop is a group of clients. Each client repeatedly connects, sends a request and disconnects.
 type loop struct {
 	t    testing.TB
 	done atomic.Int64
-	stop func() // ends the loop and waits
+	stop func() // stops the clients and waits until they have stopped
 }
 
-// clients starts n clients of the VIP, or fewer in a guest. Half of them run on the gateway itself.
-// A request that lasts longer than the duration drained may fail, because a slow machine may have
-// paused for that long. The client must then receive an error.
+// clients starts n clients of the VIP, or fewer in a guest. Half of the clients run on the gateway
+// itself. A request that takes longer than drained may fail, because a slow machine may have paused
+// for that long. The client must then receive an error.
 func (g *gateway) clients(n int, drained time.Duration) *loop {
 	ctx, cancel := context.WithCancel(g.t.Context())
 	l := &loop{t: g.t}
@@ -48,11 +48,11 @@ func (g *gateway) clients(n int, drained time.Duration) *loop {
 			for ctx.Err() == nil {
 				began := time.Now()
 				if _, err := once(from, "10.96.0.10:80"); err != nil && (time.Since(began) < drained || isTimeout(err)) {
-					l.t.Errorf("error from %s after %s = %v, want no error before the drain ends", from.Name, time.Since(began), err)
+					l.t.Errorf("from %s, after %s: error = %v, want no error before the drain ends", from.Name, time.Since(began), err)
 					return
 				}
 				l.done.Add(1)
-				time.Sleep(wait.Paced(breath)) // the pace of the client
+				time.Sleep(wait.Paced(breath)) // the client's pace
 			}
 		})
 	}
@@ -66,7 +66,7 @@ func isTimeout(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// once opens one connection of a client, and returns the server's answer.
+// once opens one connection for a client, and returns the server's answer.
 func once(from *lab.NS, vip string) (lab.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Patience)
 	defer cancel()
@@ -78,18 +78,18 @@ func once(from *lab.NS, vip string) (lab.Answer, error) {
 	return lab.AskWithin(c, wait.Patience)
 }
 
-// more waits until n more connections have ended.
+// more waits until clients have made n more connections.
 func (l *loop) more(n int64) {
 	l.t.Helper()
 	until := l.done.Load() + n
 	wait.For(l.t, time.Minute, fmt.Sprintf("%d more connections", n), func() bool { return l.done.Load() >= until || l.t.Failed() })
 }
 
-// switching switches a running vipd through modes under load. No new connection may fail, and open
-// connections must survive.
+// switching switches a running vipd from one mode to the next under load. No new connection may
+// fail, and open connections must survive.
 func switching(t *testing.T, names ...string) {
 	g := newGateway(t)
-	mode := func(name string) string { // the drain timeout exceeds the duration of the test, even on a slow machine
+	mode := func(name string) string { // the drain timeout is longer than the test, even on a slow machine
 		return settings(name, "auto") + "[userspace]\naccess_log = \"access.log\"\n[defaults]\ndrain_timeout = \"1h\"\n"
 	}
 	g.write(mode(names[0]), 0, 1)
@@ -97,7 +97,7 @@ func switching(t *testing.T, names ...string) {
 	l := g.clients(4, time.Hour)
 	open := map[string]net.Conn{}
 	// The mode must list connections that it serves itself. The kernel keeps the connections that
-	// it translates without vipd.
+	// it translates, even without vipd.
 	translates := func(name string) bool { return name == "iptables" || name == "nftables" }
 	listed := func(serving, opened string) bool { return translates(serving) || !translates(opened) }
 	var killed netip.AddrPort
@@ -114,10 +114,10 @@ func switching(t *testing.T, names ...string) {
 			t.Fatalf("status = %+v, want %s mode without fallback and problems", s, name)
 		}
 		if names[i] == "ipvs" {
-			_ = ending.(*net.TCPConn).SetLinger(0) // a reset ends the connection in seconds
+			_ = ending.(*net.TCPConn).SetLinger(0) // a reset closes the connection within seconds
 		}
 		_ = ending.Close()
-		if names[i] == "userspace" || names[i] == "ipvs" { // in other modes the kernel reports the end only two minutes later
+		if names[i] == "userspace" || names[i] == "ipvs" { // in other modes, the kernel reports only two minutes later that the connection has ended
 			last := netip.MustParseAddrPort(ending.LocalAddr().String())
 			lab.Eventually(t, 30*time.Second, "a line of a connection that ended in the previous mode", func() error { return g.logged(last) })
 		}
@@ -126,7 +126,7 @@ func switching(t *testing.T, names ...string) {
 		var shown net.Conn
 		for what, c := range open {
 			if err := echoes(c); err != nil {
-				t.Errorf("in %s mode, error of the connection %s = %v, want none", name, what, err)
+				t.Errorf("%s mode: error on the connection %s = %v, want none", name, what, err)
 			}
 			if opened := strings.Fields(what)[2]; listed(name, opened) {
 				g.lists(c, what)
@@ -144,19 +144,19 @@ func switching(t *testing.T, names ...string) {
 		if err != nil || len(services) != 1 {
 			return fmt.Errorf("services = %v, error = %w", services, err)
 		}
-		// Connections between the last reading of a chain and its removal are not counted, and a
-		// busy machine has more of them. The limit for them is far lower than a mode's total, which
-		// must not be lost.
+		// Connections that arrive after a chain was last read and before it is removed are not
+		// counted. On a busy machine, there are more of them. The limit for them is far lower than
+		// a mode's total, which must not be lost.
 		got, want := services[0].Ports[0].Connections, uint64(l.done.Load())+uint64(len(open))
 		if got+want/20 < want {
-			return fmt.Errorf("counted connections = %d, want %d: the counts of a former mode are lost", got, want)
+			return fmt.Errorf("counted connections = %d, want %d: the counts of a previous mode are lost", got, want)
 		}
 		return nil
 	})
 	g.stop()
 	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 	if left := g.rules(); strings.Contains(left, "VIPD") {
-		t.Errorf("rules after the switch =\n%s\nwant no rules of vipd", left)
+		t.Errorf("after the switch: rules =\n%s\nwant no rules of vipd", left)
 	}
 }
 
@@ -171,14 +171,14 @@ func (g *gateway) lists(c net.Conn, what string) {
 		}
 	}
 	if len(found) != 1 || found[0] != "10.2.0.2" && found[0] != "10.2.1.2" {
-		g.t.Errorf("endpoints of the connection %s = %v, want one endpoint", what, found)
+		g.t.Errorf("connection %s: endpoints = %v, want one endpoint", what, found)
 	}
 	if conns := g.connections(dataplane.ConnectionQuery{Client: client}); len(conns) != 1 {
-		g.t.Errorf("filtered list of the connection %s = %v, want one connection", what, conns)
+		g.t.Errorf("connection %s: filtered list = %v, want one connection", what, conns)
 	}
 }
 
-// connections retries until vipd, which may be short of CPU time, lists its connections.
+// connections returns vipd's connections. It retries, because vipd may be short of CPU time.
 func (g *gateway) connections(q dataplane.ConnectionQuery) (conns []api.Connection) {
 	g.t.Helper()
 	lab.Eventually(g.t, time.Minute, "a list of connections", func() (err error) {
@@ -188,7 +188,7 @@ func (g *gateway) connections(q dataplane.ConnectionQuery) (conns []api.Connecti
 	return conns
 }
 
-// status retries until vipd, which may be short of CPU time, reports its status.
+// status returns vipd's status. It retries, because vipd may be short of CPU time.
 func (g *gateway) status() (s api.Status) {
 	g.t.Helper()
 	lab.Eventually(g.t, time.Minute, "status", func() (err error) { s, err = g.api.Status(g.t.Context()); return err })
@@ -201,8 +201,9 @@ func TestIPVSSwitch(t *testing.T) {
 	switching(t, "userspace", "nftables", "ipvs", "iptables", "userspace")
 }
 
-// TestWithoutIPVS starts vipd on a kernel without IPVS. The next best mode must serve, with a
-// problem. strict_mode must refuse to start, with the reason and the remedy.
+// TestWithoutIPVS starts vipd on a kernel without IPVS. The next best mode must serve, and a
+// problem must be reported. With strict_mode, vipd must refuse to start, and must report the reason
+// and the remedy.
 func TestWithoutIPVS(t *testing.T) {
 	if err := ipvs.Load(); err == nil {
 		t.Skip("needs a kernel without IPVS: this one has it")
@@ -212,10 +213,10 @@ func TestWithoutIPVS(t *testing.T) {
 	g.write(strings.Replace(strict, "strict_mode = true", "strict_mode = false", 1), 0, 1)
 	g.start()
 	if s := g.status(); s.Mode.InUse != "nftables" || s.Mode.Wanted != "ipvs" || !s.Mode.Fallback || !strings.Contains(s.Mode.Reason, "modprobe ip_vs") {
-		t.Errorf("mode = %+v, want nftables as a fallback of ipvs", s.Mode)
+		t.Errorf("mode = %+v, want nftables as a fallback from ipvs", s.Mode)
 	}
 	if got := g.servers(g.client); len(got) != 2 {
-		t.Errorf("answering servers = %v, want 2", got)
+		t.Errorf("servers that answered = %v, want 2", got)
 	}
 	g.write(strings.Replace(strict, `mode = "ipvs"`, `mode = "auto"`, 1), 0, 1)
 	wait.For(t, 20*time.Second, "the fallback to end", func() bool {
@@ -226,7 +227,7 @@ func TestWithoutIPVS(t *testing.T) {
 	g.write(strict, 0, 1)
 	_, err := daemon.New(daemon.Options{ConfigFile: g.file, Log: slog.New(slog.DiscardHandler), Modes: modes.All()})
 	if err == nil || !strings.Contains(err.Error(), "strict_mode forbids another") || !strings.Contains(err.Error(), "modprobe ip_vs") {
-		t.Errorf("error with strict_mode = %v, want the reason and the remedy", err)
+		t.Errorf("with strict_mode: error = %v, want the reason and the remedy", err)
 	}
 	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 }
@@ -235,8 +236,8 @@ func TestSwitch(t *testing.T) {
 	switching(t, "userspace", "nftables", "iptables", "nftables", "userspace", "iptables")
 }
 
-// TestSwitchBackAndForth changes the mode again while the previous one drains, or during a switch.
-// The remains of a mode must not block the next dataplane of its kind.
+// TestSwitchBackAndForth changes the mode again while the previous mode drains, or during a switch.
+// State that a mode left behind must not block the next dataplane of the same kind.
 func TestSwitchBackAndForth(t *testing.T) {
 	const drained = time.Second
 	for _, intercept := range []string{"auto", "bind"} {
@@ -262,7 +263,7 @@ func TestSwitchBackAndForth(t *testing.T) {
 				}
 			}
 			g.serves("userspace")
-			time.Sleep(wait.Scaled(4 * time.Second)) // long enough for the last drain to end
+			time.Sleep(wait.Scaled(4 * time.Second)) // long enough for the last drain to finish
 			l.more(20)
 			l.stop()
 			g.stop()
@@ -283,7 +284,7 @@ func (g *gateway) serves(mode string) {
 	})
 }
 
-// TestSwitchByFile changes the mode in the file, without a reload. vipd must switch.
+// TestSwitchByFile changes the mode in the file without requesting a reload. vipd must switch.
 func TestSwitchByFile(t *testing.T) {
 	g := newGateway(t)
 	const liberal = "net.netfilter.nf_conntrack_tcp_be_liberal"
@@ -291,7 +292,7 @@ func TestSwitchByFile(t *testing.T) {
 	g.write(settings("userspace", "auto"), 0, 1)
 	g.start()
 	if got := g.Host().ReadSysctl(liberal); got != "1" {
-		t.Errorf("%s = %s in userspace mode, want 1", liberal, got)
+		t.Errorf("userspace mode: %s = %s, want 1", liberal, got)
 	}
 	g.write(settings("iptables", "auto"), 0, 1)
 	wait.For(t, 20*time.Second, "the mode to change", func() bool {
@@ -300,11 +301,11 @@ func TestSwitchByFile(t *testing.T) {
 	})
 	wait.For(t, 20*time.Second, "the end of the redirects", func() bool { return !strings.Contains(g.rules(), "vipd-redirect") })
 	if _, c := g.ask(g.client); echoes(c) != nil {
-		t.Error("echo after the switch = false, want true")
+		t.Error("after the switch: echo works = false, want true")
 	}
 	program.Save(t, g.file, "nonsense")
 	if _, c := g.ask(g.client); echoes(c) != nil {
-		t.Error("echo after a broken file = false, want true")
+		t.Error("after a broken file: echo works = false, want true")
 	}
 }
 
@@ -326,11 +327,11 @@ func TestBytesOverSwitches(t *testing.T) {
 		}
 		g.serves(mode)
 		if all, err := g.api.Endpoints(t.Context()); err != nil || len(all) > 0 && all[0].Active > 1 { // the connection must count once while the previous mode drains
-			t.Errorf("endpoints in %s mode = %+v, %v, want one live connection", mode, all, err)
+			t.Errorf("%s mode: endpoints = %+v, error = %v, want one live connection", mode, all, err)
 		}
 		for range 20 {
 			if err := echoes(c); err != nil {
-				t.Fatalf("%s mode: %v", mode, err)
+				t.Fatalf("%s mode: error = %v", mode, err)
 			}
 		}
 		if mode == "userspace" {

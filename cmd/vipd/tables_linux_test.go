@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// These are the remains of an earlier version in iptables mode on a host without nf_tables. Its
+// This is the state that an earlier version in iptables mode left on a host without nf_tables. Its
 // guard in iptables and ipsets accepts only translated connections, and a rule sends the VIP's
 // connections to an endpoint that no longer exists.
 const (
@@ -53,7 +53,7 @@ COMMIT
 `
 )
 
-// addFormerRules adds the remains of an earlier version to the host.
+// addFormerRules adds the rules that an earlier version left to the host.
 func (g *gateway) addFormerRules() {
 	g.t.Helper()
 	for _, c := range []struct{ program, input string }{{"ipset restore", formerSets}, {"iptables-legacy-restore --noflush", formerRules}} {
@@ -66,8 +66,8 @@ func (g *gateway) addFormerRules() {
 	}
 }
 
-// breakTables makes trials of nf_tables fail until the test ends, as on a kernel without the
-// necessary features: another program owns the tables.
+// breakTables makes trials of nf_tables fail until the test ends, as on a kernel that lacks
+// features. Another program owns the tables that a trial needs.
 func (g *gateway) breakTables() {
 	g.t.Helper()
 	names := []string{"vipd-guard-trial", "vipd-redirect-trial"}
@@ -96,8 +96,8 @@ func (g *gateway) breakTables() {
 func (g *gateway) formerState() string { return g.rules() + g.Host().Exec("ipset", "list", "-n") }
 
 // TestUpgradeWithoutTables upgrades vipd on a host whose nf_tables can't hold the guard. The new
-// version must serve in userspace mode, give the reason, and remove the earlier version's iptables
-// rules and ipsets.
+// version must serve in userspace mode, report the reason, and remove the earlier version's
+// iptables rules and ipsets.
 func TestUpgradeWithoutTables(t *testing.T) {
 	g := newGateway(t)
 	lab.Need(t, "nft", "iptables-legacy", "ipset")
@@ -117,7 +117,7 @@ func TestUpgradeWithoutTables(t *testing.T) {
 	})
 	for _, from := range []*lab.NS{g.client, g.Host()} {
 		if got := g.servers(from); !slices.Equal(got, []string{"s1", "s2"}) {
-			t.Errorf("servers that answer %s = %v, want both servers", from.Name, got)
+			t.Errorf("servers that answered %s = %v, want both servers", from.Name, got)
 		}
 	}
 	text := ""
@@ -126,7 +126,7 @@ func TestUpgradeWithoutTables(t *testing.T) {
 	}
 	for _, want := range []string{"userspace mode serves instead of iptables", "addresses that vipd holds answer on every port"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("problems lack %q; problems =\n%s", want, text)
+			t.Errorf("no problem contains %q; problems =\n%s", want, text)
 		}
 	}
 }
@@ -154,6 +154,6 @@ func TestStrictModeWithoutTables(t *testing.T) {
 		}
 	}
 	if after := g.formerState(); after != before {
-		t.Errorf("rules before =\n%s\nafterwards =\n%s\nwant the same rules", before, after)
+		t.Errorf("before vipd: rules =\n%s\nafterwards =\n%s\nwant no change", before, after)
 	}
 }

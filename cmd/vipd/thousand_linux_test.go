@@ -20,12 +20,13 @@ import (
 	"vipd/test/wait"
 )
 
-// thousand is the number of endpoints that go down at once.
+// thousand is the number of endpoints that go down at the same time.
 const thousand = 1000
 
-// maxSyncs returns the maximum number of batches for the change, given its duration. One to three
-// batches are usual. A busy machine needs more, because its checks do not end at the same time. The
-// limit is one batch for all results of 0.2 s. A gap of 50 ms does not end a batch.
+// maxSyncs returns the maximum number of batches for the change, which needed the time took. One to
+// three batches are usual. A busy machine needs more, because its checks do not fail at the same
+// time. A new batch may start after a pause of more than 50 ms without results, and 200 ms after a
+// batch's first result.
 func (g *gateway) maxSyncs(took time.Duration) int {
 	g.t.Helper()
 	var all []api.Endpoint
@@ -48,7 +49,7 @@ func (g *gateway) maxSyncs(took time.Duration) int {
 	return 6 + int(took/(2*time.Second)) + reports
 }
 
-// syncs returns the number of the engine's batches so far.
+// syncs returns how many batches the engine has applied.
 func (g *gateway) syncs() int {
 	g.t.Helper()
 	r, err := http.Get("http://" + g.daemon.Web().String() + "/metrics")
@@ -83,13 +84,13 @@ func (l *logged) Write(line []byte) (int, error) {
 		if one := string(m[2]); string(m[1]) == "down" {
 			l.downs[one]++
 		} else {
-			delete(l.downs, one) // this endpoint may have failed earlier on a busy machine
+			delete(l.downs, one) // on a busy machine, this endpoint may have failed before
 		}
 	}
 	return len(line), nil
 }
 
-// down returns the numbers of reported endpoints and of lines.
+// down returns how many endpoints and lines were reported.
 func (l *logged) down() (endpoints, lines int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,9 +100,9 @@ func (l *logged) down() (endpoints, lines int) {
 	return len(l.downs), lines
 }
 
-// TestThousandDown makes a thousand endpoints fail at once, at one address or at many, by refusing
-// or by hanging. The endpoints must be detected together and be applied in a few batches, and each
-// must have a log line.
+// TestThousandDown makes a thousand endpoints fail at the same time. They have one address or many,
+// and refuse connections or hang. The failures must be detected together and be applied in a few
+// batches, and each must have a log line.
 func TestThousandDown(t *testing.T) {
 	for _, c := range []struct {
 		mode      string
@@ -139,17 +140,17 @@ func TestThousandDown(t *testing.T) {
 				t.Errorf("syncs = %d in %v, want at most %d", syncs, took, most)
 			}
 			if _, lines := l.down(); lines != thousand {
-				t.Errorf("log lines about endpoints that are down = %d, want %d", lines, thousand)
+				t.Errorf("log lines for endpoints that are down = %d, want %d", lines, thousand)
 			}
 			if got := g.servers(g.client); !slices.Equal(got, []string{"s1"}) {
-				t.Errorf("servers that answer = %v, want s1 alone", got)
+				t.Errorf("servers that answered = %v, want only s1", got)
 			}
 		})
 	}
 }
 
-// writeThousand writes the configuration: a service with the first server, and a thousand endpoints
-// on a number of addresses of the second server.
+// writeThousand writes a configuration that has a service with one endpoint on the first server,
+// and a thousand endpoints on addresses of the second server.
 func (g *gateway) writeThousand(mode string, addresses int) {
 	g.t.Helper()
 	var text strings.Builder
@@ -167,8 +168,8 @@ func (g *gateway) writeThousand(mode string, addresses int) {
 // firstOfMany is the first of a thousand ports.
 const firstOfMany = 10000
 
-// manyServe makes a listener of the second server serve a thousand ports of each address of
-// 10.3.0.0/16. After a call of end, the ports refuse connections or, if hang is true, hang.
+// manyServe makes the second server accept connections on a thousand ports at each address in
+// 10.3.0.0/16. After a call to end, the ports refuse connections or, if hang is true, hang.
 func (g *gateway) manyServe(hang bool) (end func()) {
 	t, ns := g.t, g.ends[1]
 	t.Helper()
@@ -198,7 +199,6 @@ func (g *gateway) manyServe(hang bool) (end func()) {
 	return closing
 }
 
-// waitUntilApplied waits until everything is applied.
 func (g *gateway) waitUntilApplied() {
 	g.t.Helper()
 	wait.For(g.t, 20*time.Second, "everything to be applied", func() bool {
@@ -207,7 +207,7 @@ func (g *gateway) waitUntilApplied() {
 	})
 }
 
-// count waits until a number of endpoints are up or down.
+// count waits until the number of endpoints with a verdict is want.
 func (g *gateway) count(verdict balancer.Verdict, want int) {
 	g.t.Helper()
 	lab.Eventually(g.t, 30*time.Second, fmt.Sprintf("%d endpoints to be %s", want, verdict), func() error {

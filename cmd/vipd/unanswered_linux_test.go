@@ -15,10 +15,10 @@ import (
 	"vipd/test/wait"
 )
 
-// TestUnansweredEndpointIsAProblem serves two endpoints, one of them without a route back to the
+// TestUnansweredEndpointIsAProblem serves two endpoints. One of them has no route back to the
 // client. The problem must name this endpoint, the likely cause and the commands that fix it. The
 // first line of vipctl explain must report the problem. All views must count unanswered connections
-// for this endpoint, and none for the other.
+// for this endpoint, and none for the other endpoint.
 func TestUnansweredEndpointIsAProblem(t *testing.T) {
 	g := newGateway(t)
 	third := g.Add("s3")
@@ -51,23 +51,23 @@ endpoints = [{ address = "10.2.0.2" }, { address = "10.2.2.2" }]
 		return err == nil && found != nil
 	})
 	if found.Service != "web" || !strings.HasPrefix(found.Text, "10.2.2.2:8080 did not answer ") {
-		t.Errorf("problem = %s, want a problem of 10.2.2.2:8080 in service \"web\"", found)
+		t.Errorf("problem = %s, want a problem with 10.2.2.2:8080 in service \"web\"", found)
 	}
 	for _, part := range []string{"`ip route replace 10.1.0.2 via 10.2.2.1` on the endpoint", `snat = "always" for service web`} {
 		if !strings.Contains(found.Text, part) {
-			t.Errorf("problem = %q, want %q in it", found.Text, part)
+			t.Errorf("problem = %q, want a text that contains %q", found.Text, part)
 		}
 	}
 	g.countsUnanswered("10.2.0.2:8080", "10.2.2.2:8080")
 	key := balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP}
 	e, err := g.api.Explain(t.Context(), netip.MustParseAddrPort("10.1.0.2:0"), key, false)
 	if want := "served by one of 2 endpoints, but 10.2.2.2:8080 did not answer "; err != nil || !strings.HasPrefix(e.Summary, want) {
-		t.Errorf("summary of explain = %q, %v, want %q", e.Summary, err, want)
+		t.Errorf("explain: summary = %q, error = %v, want %q", e.Summary, err, want)
 	}
 }
 
-// countsUnanswered checks that the views count unanswered connections at one endpoint, and none at
-// the other.
+// countsUnanswered checks that the views count unanswered connections for the endpoint silent, and
+// none for the endpoint healthy.
 func (g *gateway) countsUnanswered(healthy, silent string) {
 	g.t.Helper()
 	endpoints, err := g.api.Endpoints(g.t.Context())
@@ -86,10 +86,10 @@ func (g *gateway) countsUnanswered(healthy, silent string) {
 		count[e.Address] = append(count[e.Address], e.Unanswered)
 	}
 	if n := count[silent]; len(n) != 2 || n[0] == 0 || n[1] == 0 || traffic.Services[0].Unanswered == 0 {
-		g.t.Errorf("unanswered connections of %s = %v, of its service = %d, want more than 0", silent, n, traffic.Services[0].Unanswered)
+		g.t.Errorf("unanswered connections to %s = %v, to its service = %d, want more than 0", silent, n, traffic.Services[0].Unanswered)
 	}
 	if n := count[healthy]; len(n) != 2 || n[0] != 0 || n[1] != 0 {
-		g.t.Errorf("unanswered connections of the healthy endpoint %s = %v, want two counts of 0", healthy, n)
+		g.t.Errorf("unanswered connections to the healthy endpoint %s = %v, want two counts of 0", healthy, n)
 	}
 	metrics, page := g.page("/metrics"), g.page("/services/web")
 	series := func(endpoint string) string {
@@ -103,7 +103,6 @@ func (g *gateway) countsUnanswered(healthy, silent string) {
 	}
 }
 
-// page reads a page of api.http.
 func (g *gateway) page(path string) string {
 	g.t.Helper()
 	r, err := http.Get("http://" + g.daemon.Web().String() + path)
