@@ -12,16 +12,16 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// absent holds the VIPs that could not be added to their devices. This host retries while it owns
-// them. They move to other hosts that can add them.
+// absent holds the VIPs that could not be added to their devices. While this host owns such a VIP,
+// it retries. The VIP moves to another host if that host can add it.
 type absent struct {
 	mu  sync.Mutex // guards why
 	why map[netip.Addr]failure
 }
 
 // failure is the reason why a VIP is absent. wanted reports whether this host owns the VIP. last is
-// the time of the last failed attempt, and pause is how long this host may not own the VIP again
-// after it.
+// when the last attempt failed. For the duration pause after that, this host may not own the VIP
+// again.
 type failure struct {
 	err    error
 	wanted bool
@@ -32,8 +32,8 @@ type failure struct {
 // forgiven reports whether this host may own the VIP again.
 func (f *failure) forgiven() bool { return !f.wanted && time.Since(f.last) >= f.pause }
 
-// These are the limits of the pause. It doubles each time this host owns the VIP again but still
-// can't add it.
+// minPause and maxPause limit how long this host waits before it may own a VIP again. The pause
+// doubles each time this host owns the VIP again but still can't add it.
 const (
 	minPause = time.Minute
 	maxPause = time.Hour
@@ -104,8 +104,8 @@ func (x *absent) reasons() map[netip.Addr]string {
 	return out
 }
 
-// blockReasons returns the reason for each VIP that can't be served here. unadded lists those VIPs
-// that can't be added to a device.
+// blockReasons returns, for each VIP that can't be served here, the reason. unadded lists the VIPs
+// among them that can't be added to a device.
 func blockReasons(report *api.OwnerReport, own []netip.Addr, absent map[netip.Addr]string) (all map[netip.Addr]string, unadded []netip.Addr) {
 	all = map[netip.Addr]string{}
 	for a, v := range report.VIPs {

@@ -12,24 +12,24 @@ import (
 )
 
 // TestLastingBindError makes a host own a VIP again after each pause, but adding the VIP always
-// fails. Each pause must be twice as long as the last, up to an hour. A success must reset the
-// pause.
+// fails. Each pause must be twice as long as the previous pause, up to an hour. A success must
+// reset the pause.
 func TestLastingBindError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var x absent
 		failed := map[netip.Addr]error{vip: errors.New("no space")}
 		for _, minutes := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 			if x.bound([]netip.Addr{vip}, failed) == nil {
-				t.Error("bound() after a new attempt = nil, want the error")
+				t.Error("after a new attempt: bound() = nil, want the error")
 			}
 			time.Sleep(time.Second)
 			if x.bound(x.again(), failed) != nil {
-				t.Error("bound() after a repeated attempt = the same error, want nil")
+				t.Error("after a repeated attempt: bound() = the same error, want nil")
 			}
 			x.unbound([]netip.Addr{vip})
 			time.Sleep(minutes*time.Minute - time.Second)
 			if len(x.reasons()) == 0 {
-				t.Errorf("reasons() within %d minutes = none, want a reason for the VIP", minutes)
+				t.Errorf("within %d minutes: reasons() = none, want a reason for the VIP", minutes)
 			}
 			time.Sleep(time.Second)
 			if why := x.reasons(); len(why) > 0 {
@@ -41,7 +41,7 @@ func TestLastingBindError(t *testing.T) {
 		x.unbound([]netip.Addr{vip})
 		time.Sleep(time.Minute)
 		if why := x.reasons(); len(why) > 0 {
-			t.Errorf("reasons() = %v after a success, want a pause of a minute", why)
+			t.Errorf("reasons() = %v after a success and a new failure, want a pause of a minute", why)
 		}
 	})
 }

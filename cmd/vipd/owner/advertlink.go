@@ -18,7 +18,8 @@ type advertLink struct {
 	// sources lists the addresses from which adverts may be sent.
 	sources []netip.Addr
 	// down is the reason why the interface can't carry packets. failure4 and failure6 are the
-	// reasons why it has no socket for VRRP. If a reason does not apply, it is "".
+	// reasons why it has no socket for VRRP over IPv4 or IPv6. An empty string means that there is
+	// no obstacle.
 	down, failure4, failure6 string
 	// keepalived lists the router IDs that this host's keepalived uses on the interface.
 	keepalived []int
@@ -28,7 +29,6 @@ func (l *advertLink) equal(o *advertLink) bool {
 	return l.name == o.name && slices.Equal(l.sources, o.sources) && l.down == o.down && l.failure4 == o.failure4 && l.failure6 == o.failure6 && slices.Equal(l.keepalived, o.keepalived)
 }
 
-// names returns the names of the interfaces.
 func names(links []advertLink) (all []string) {
 	for _, link := range links {
 		all = append(all, link.name)

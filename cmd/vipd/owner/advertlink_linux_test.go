@@ -15,7 +15,7 @@ import (
 )
 
 // alone returns the first host of a pair. The other host does not exist, and the first host's
-// program does not run yet.
+// program has not been started.
 func alone(t *testing.T, group string) *pair {
 	t.Helper()
 	l := lab.New(t)
@@ -36,12 +36,12 @@ func (r *vrrpRouter) cannotOwn(problem string) {
 }
 
 // TestVRRPCannotAdvertise starts hosts that can't send adverts. Each must report a problem that
-// names the group, the reason and the remedy, and must not own the VIP. The host must own the VIP
-// once the cause is fixed.
+// names the group, the reason and the remedy, and must not own the VIP. Once the cause is fixed,
+// the host must own the VIP.
 func TestVRRPCannotAdvertise(t *testing.T) {
 	for _, c := range []struct {
 		name, group, problem string
-		// The function before runs before the start. The function after enables the host to send.
+		// The function before runs before the host is started. The function after fixes the cause.
 		before, after func(p *pair)
 	}{
 		{
@@ -80,7 +80,7 @@ func TestVRRPCannotAdvertise(t *testing.T) {
 			p := alone(t, c.group)
 			c.before(p)
 			p.a.begin()
-			if c.name == "link" { // the VIP gets an interface only after the link has been up
+			if c.name == "link" { // the VIP gets an interface only once the link has been up
 				wait.For(t, wait.Patience, "the VIP", func() bool { return len(p.a.bound()) == 1 })
 				p.a.ns.Exec("ip", "link", "set", "lan", "down")
 			}
@@ -91,9 +91,9 @@ func TestVRRPCannotAdvertise(t *testing.T) {
 	}
 }
 
-// TestVRRPCarrier uses separate networks for adverts and the VIP. In each network in turn, the
-// owner's interface loses its carrier. The other host must take over, and the former owner must
-// report the reason.
+// TestVRRPCarrier uses separate networks for adverts and the VIP. First in one network and then in
+// the other, the owner's interface loses its carrier. The other host must take over, and the
+// previous owner must report the reason.
 func TestVRRPCarrier(t *testing.T) {
 	const interval = 200 * time.Millisecond
 	p := newPair(t, vrrpPair{interval: interval, preempt: "never", first: 150, second: 100, sync: true})
@@ -105,7 +105,7 @@ func TestVRRPCarrier(t *testing.T) {
 	took := p.probe.first(p.b.mac, began)
 	t.Logf("the VIP's carrier was lost: taken over after %s", took.Round(time.Millisecond))
 	if bound := p.b.down(interval) + 100*time.Millisecond; took > wait.Bound(bound) {
-		t.Errorf("time until the takeover = %s, want at most %s", took, bound)
+		t.Errorf("takeover took %s, want at most %s", took, bound)
 	}
 	wait.For(t, wait.Patience, "the problem", func() bool { return p.a.problem("interface lan has no carrier") })
 	p.lan.Carrier(p.a.ns, true)
@@ -120,8 +120,9 @@ func TestVRRPCarrier(t *testing.T) {
 	}
 }
 
-// TestVRRPWithdrawnGateway removes the default route from the backup, and kills the owner. The
-// backup can't know whether it is connected, so it must not take over until the route is restored.
+// TestVRRPWithdrawnGateway removes the default route from the backup, and kills the owner. Without
+// the route, the backup can't know whether it is connected, so it must not take over until the
+// route is restored.
 func TestVRRPWithdrawnGateway(t *testing.T) {
 	p := newPair(t, vrrpPair{interval: 200 * time.Millisecond, preempt: "never", first: 150, second: 100, gateway: netip.MustParseAddr("10.9.0.50")})
 	p.owns(t, p.a)
@@ -130,11 +131,11 @@ func TestVRRPWithdrawnGateway(t *testing.T) {
 	wait.For(t, wait.Patience, "the problem", func() bool {
 		return p.b.problem("main has no host for ownership.reach: the route via 10.9.0.50 is withdrawn")
 	})
-	time.Sleep(time.Second) // after this time, the gateway's last answer is too old
+	time.Sleep(time.Second) // after one second, the gateway's last answer is too old
 	p.a.signal(syscall.SIGKILL)
 	wait.For(t, wait.Patience, "no takeover", func() bool { return p.b.problem("main has no owner here") })
 	if got := p.b.bound(); len(got) > 0 {
-		t.Errorf("bound = %v without a witness, want none", got)
+		t.Errorf("without a witness: bound = %v, want none", got)
 	}
 	p.b.ns.Exec("ip", "route", "add", "default", "via", "10.9.0.50")
 	p.owns(t, p.b)

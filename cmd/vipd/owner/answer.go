@@ -12,8 +12,8 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// answer writes the status of the owner. vips reports whether to include the VIPs, which vipd does
-// not need.
+// answer writes this owner's status. The argument vips reports whether to include the VIPs, which
+// vipd does not need.
 func (o *Owner) answer(w http.ResponseWriter, vips bool) {
 	s := api.OwnerStatus{Node: o.o.Node, Gate: "closed", Hindered: o.o.Hindered}
 	o.journal.describe(&s)
@@ -24,7 +24,7 @@ func (o *Owner) answer(w http.ResponseWriter, vips bool) {
 		c.describe(&s)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(s) // an error means that the client has closed the connection
+	_ = json.NewEncoder(w).Encode(s) // fails if the client has closed the connection
 }
 
 // describe adds the core's state to a status.

@@ -16,11 +16,11 @@ import (
 	"vipd/test/lab"
 )
 
-// arpEvery is the interval of requests of an arpProbe.
+// arpEvery is the interval at which an arpProbe sends requests.
 const arpEvery = 5 * time.Millisecond
 
-// arpProbe sends an ARP request for a VIP every 5 ms, to determine which host has the VIP. Each
-// request has a different sender address, which the replies repeat.
+// arpProbe sends an ARP request for a VIP every 5 ms, to find out which host has the VIP. The
+// sender address identifies the request, because replies contain it.
 type arpProbe struct {
 	vip  netip.Addr
 	conn *packet.Conn
@@ -33,13 +33,13 @@ type arpProbe struct {
 	done sync.WaitGroup
 }
 
-// arpRequest is a request and the MACs of the hosts that answered it.
+// arpRequest is a request and the MAC addresses of the hosts that answered it.
 type arpRequest struct {
 	at    time.Time
 	hosts []string
 }
 
-// newARPProbe starts a probe in a namespace with the network 10.9.0.0/16 on its device lan.
+// newARPProbe starts a probe in a namespace whose device lan is in the network 10.9.0.0/16.
 func newARPProbe(t *testing.T, client *lab.NS, vip netip.Addr) *arpProbe {
 	t.Helper()
 	p := &arpProbe{vip: vip, stop: make(chan struct{})}
@@ -73,7 +73,7 @@ func (p *arpProbe) send() {
 		p.asked = append(p.asked, arpRequest{at: time.Now()})
 		p.mu.Unlock()
 		frame := slices.Concat(broadcast, p.mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, p.mac, sender.AsSlice(), make([]byte, 6), p.vip.AsSlice())
-		_, _ = p.conn.WriteTo(frame, &packet.Addr{HardwareAddr: broadcast}) // a lost request has no answer
+		_, _ = p.conn.WriteTo(frame, &packet.Addr{HardwareAddr: broadcast}) // a lost request is not answered
 		select {
 		case <-p.stop:
 			return
@@ -98,7 +98,6 @@ func (p *arpProbe) receive() {
 	}
 }
 
-// answered records that a host has answered the latest request of a sender.
 func (p *arpProbe) answered(sender int, mac string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +111,7 @@ func (p *arpProbe) answered(sender int, mac string) {
 	}
 }
 
-// since returns the requests since a time.
+// since returns the requests that were sent since the time at.
 func (p *arpProbe) since(at time.Time) (all []arpRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,7 +125,8 @@ func (p *arpProbe) since(at time.Time) (all []arpRequest) {
 	return all
 }
 
-// first returns how long after the given time a host first answered, or 0 if it did not answer.
+// first returns how long after the time after the host mac first answered, or 0 if it did not
+// answer.
 func (p *arpProbe) first(mac string, after time.Time) time.Duration {
 	for _, r := range p.since(after) {
 		if slices.Contains(r.hosts, mac) {
@@ -136,9 +136,8 @@ func (p *arpProbe) first(mac string, after time.Time) time.Duration {
 	return 0
 }
 
-// gap returns how long neither host answered: the time from the last answer of one host (from) to
-// the first answer of the other host (to). It ignores requests that were sent before the given
-// time.
+// gap returns how long neither host answered: from the last answer of the host from to the first
+// answer of the host to. It ignores requests that were sent before the time after.
 func (p *arpProbe) gap(from, to string, after time.Time) time.Duration {
 	last := after
 	for _, r := range p.since(after) {
@@ -152,7 +151,7 @@ func (p *arpProbe) gap(from, to string, after time.Time) time.Duration {
 	return 0
 }
 
-// twice counts the requests since a given time that two hosts answered.
+// twice counts the requests since the time after that two hosts answered.
 func (p *arpProbe) twice(after time.Time) (n int) {
 	for _, r := range p.since(after) {
 		if len(r.hosts) > 1 {
@@ -162,7 +161,7 @@ func (p *arpProbe) twice(after time.Time) (n int) {
 	return n
 }
 
-// only reports whether only the given host has answered recently. It ignores the newest requests.
+// only reports whether only the host mac has answered recently. It ignores the newest requests.
 func (p *arpProbe) only(mac string) bool {
 	const while, newest = 40, 10
 	all := p.since(time.Now().Add(-2 * while * arpEvery))

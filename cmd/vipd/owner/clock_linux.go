@@ -15,7 +15,8 @@ import (
 	"vipd/cmd/internal/netlock"
 )
 
-// now reads CLOCK_BOOTTIME. This clock also runs while the host is suspended, and is never set.
+// now reads CLOCK_BOOTTIME. This clock continues while the host is suspended, and nobody can set
+// it.
 func now() local.Time {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // available since Linux 2.6.39
@@ -27,7 +28,7 @@ const Priority = 5
 
 // SetRealtime gives the process real-time priority and locks its memory, if permitted. It then
 // executes the program again, because only threads that are created later inherit these settings.
-// It returns the refusals as problems.
+// It returns an error for each setting that was refused.
 func SetRealtime() (problems []error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -49,12 +50,12 @@ func SetRealtime() (problems []error) {
 	return append(problems, fmt.Errorf("starting with real-time priority: %w", err))
 }
 
-// machine returns a name for the running kernel since its boot, and for the network namespace. If
-// an earlier session has the same name, this process has already closed that session's gate.
+// machine returns a name that identifies the current boot of this host and the network namespace.
+// If an earlier session has the same name, this process has already closed that session's gate.
 func machine() (string, error) {
 	id, err := os.ReadFile("/etc/machine-id")
 	if err != nil {
-		id = nil // containers and old systems have no machine id
+		id = nil // containers and old systems have no machine ID
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

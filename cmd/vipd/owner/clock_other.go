@@ -10,7 +10,6 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// began is the start of the clock.
 var began = time.Now()
 
 func now() local.Time { return local.Time(time.Since(began)) + 1 }

@@ -26,19 +26,19 @@ type core struct {
 	rivals  rivals
 	inputs  chan input
 	probes  sync.WaitGroup
-	ended   chan struct{} // closed when the loop has ended
-	// layout describes the host's networks according to the last report that the loop has handled.
+	ended   chan struct{} // closed when the loop has returned
+	// layout describes the host's networks as of the last report that the loop has handled.
 	layout onhost.Layout
-	// another is closed when etcd has another history, for example after a restore. This core then
-	// stops without releasing VIPs, as if the process were killed.
+	// another is closed when etcd no longer continues the same history, for example after a
+	// restore. This core then stops without releasing VIPs, as if the process were killed.
 	another chan struct{}
 }
 
-// tick is the interval of the loop.
+// tick is the interval at which the loop runs.
 const tick = 10 * time.Millisecond
 
-// newCore returns a core with a closed gate and without VIPs. The core calls links when an
-// interface may have changed.
+// newCore returns a core with a closed gate and without VIPs. The core calls the function links
+// when an interface may have changed.
 func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal, links func()) (c *core, err error) {
 	c = &core{
 		o: o, journal: j, layout: l, rivals: rivals{byVRRP: o.VRRP != nil, byVIP: map[netip.Addr]*api.OwnerRival{}, over: map[netip.Addr]bool{}}, another: make(chan struct{}),
@@ -63,10 +63,11 @@ func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal, links 
 	return c, nil
 }
 
-// reached handles an answer from one of the hosts that must be within reach. name is the interface.
+// reached handles an answer from one of the hosts that must be within reach. name is the interface
+// on which it arrived.
 func (c *core) reached(name string, hosts []netip.Addr) {
 	c.queueInput(func(now local.Time) []local.Action {
-		if i := slices.Index(c.layout.On, name); i >= 0 && slices.Equal(hosts, c.layout.Reach[name]) { // any other answer belongs to an earlier request
+		if i := slices.Index(c.layout.On, name); i >= 0 && slices.Equal(hosts, c.layout.Reach[name]) { // an answer from any other host belongs to an earlier request
 			return c.decider.Reached(now, i)
 		}
 		return nil
@@ -83,10 +84,10 @@ func (c *core) queueInput(f input) {
 	}
 }
 
-// releaseTimeout is the maximum time for releasing all VIPs at the end.
+// releaseTimeout is how long releasing all VIPs may take when the core stops.
 const releaseTimeout = 2 * time.Second
 
-// run owns VIPs until ctx ends, and then releases all of them.
+// run owns VIPs until ctx is done, and then releases all of them.
 func (c *core) run(ctx context.Context, started chan<- struct{}) {
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
 	c.worker.done = background.Done()
@@ -116,7 +117,7 @@ func (c *core) run(ctx context.Context, started chan<- struct{}) {
 	}
 }
 
-// loop runs the decider. Only this goroutine calls the decider's exported methods.
+// loop runs the decider. Only the loop's goroutine calls the decider's exported methods.
 func (c *core) loop(ctx, background context.Context) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -140,7 +141,7 @@ func (c *core) loop(ctx, background context.Context) {
 		case <-c.another:
 			return
 		case f := <-c.inputs:
-			c.lapse(background) // must precede inputs that arrived while the process was stopped
+			c.lapse(background) // must come before inputs that arrived while the process was stopped
 			c.handle(background, f)
 		case <-ticker.C:
 			at := c.lapse(background)
@@ -165,7 +166,7 @@ func (c *core) lapse(ctx context.Context) (at local.Time) {
 	return at
 }
 
-// handle passes an input to the decider and performs the resulting actions, some of which result in
+// handle passes an input to the decider and performs the resulting actions, which may result in
 // another input.
 func (c *core) handle(ctx context.Context, f input) {
 	var next []input
@@ -191,8 +192,8 @@ func (c *core) handle(ctx context.Context, f input) {
 	}
 }
 
-// report passes a report of vipd to the decider. The gate covers new VIPs before they are bound,
-// and covers removed VIPs until they are unbound.
+// report passes vipd's report to the decider. The gate covers new VIPs before they are bound, and
+// covers removed VIPs until they are unbound.
 func (c *core) report(report *api.OwnerReport, before, after onhost.Layout) {
 	moved := !maps.Equal(before.Devices, after.Devices) || !slices.Equal(before.On, after.On) || !maps.EqualFunc(before.Reach, after.Reach, slices.Equal)
 	both := after.Places
@@ -206,7 +207,7 @@ func (c *core) report(report *api.OwnerReport, before, after onhost.Layout) {
 		}
 	}
 	c.queueInput(func(now local.Time) []local.Action {
-		covers(both) // must follow earlier changes, which may cover other VIPs
+		covers(both) // must come after earlier changes, which may cover other VIPs
 		var actions []local.Action
 		for i, name := range after.On {
 			if !slices.Equal(c.layout.Reach[name], after.Reach[name]) {
@@ -219,7 +220,6 @@ func (c *core) report(report *api.OwnerReport, before, after onhost.Layout) {
 	c.queueInput(func(local.Time) []local.Action { covers(after.Places); return nil })
 }
 
-// vipsOf returns the VIPs of a report, sorted.
 func vipsOf(report *api.OwnerReport) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(report.VIPs), netip.Addr.Compare)
 }

@@ -13,24 +13,24 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// daemon is the state of vipd according to its reports.
+// daemon is vipd's state according to its reports.
 type daemon struct {
-	// changed is sent when a report differs from the last report in its content.
+	// changed is sent when a report's content has changed.
 	changed wake.Signal
 
 	mu         sync.Mutex // guards the fields below
 	report     *api.OwnerReport
-	text       []byte   // text of the report
-	from       net.Conn // connection of the report
+	text       []byte   // the undecoded report
+	from       net.Conn // the connection over which the report arrived
 	pid        int      // process that sent the report, or 0 if unknown
 	reportedAt time.Time
 }
 
-// minPatience is the minimum time without a report after which a running vipd counts as failed. It
-// is long because VIPs should not move when a host is busy.
+// minPatience is how long a running vipd must at least be silent before it counts as failed. It is
+// long, because VIPs should not move when a host is busy.
 const minPatience = 2 * time.Second
 
-// patience is the maximum time without a report from vipd.
+// patience returns how long vipd may be silent before it counts as failed.
 func patience(report *api.OwnerReport) time.Duration {
 	if report == nil {
 		return minPatience
@@ -69,8 +69,8 @@ func (d *daemon) receive(text []byte, from net.Conn) error {
 // keepsServing reports whether VIPs are served for some time without vipd.
 func keepsServing(report *api.OwnerReport) bool { return report.Grace >= minPatience }
 
-// closed handles the end of a connection. If the connection was vipd's, and VIPs are not served
-// without vipd, its VIPs can no longer be served.
+// closed handles a closed connection. If it was vipd's connection, and VIPs are not served without
+// vipd, this host can no longer serve the VIPs.
 func (d *daemon) closed(c net.Conn, state http.ConnState) {
 	if state != http.StateClosed {
 		return
@@ -86,8 +86,9 @@ func (d *daemon) closed(c net.Conn, state http.ConnState) {
 	}
 }
 
-// hangs reports whether a signal has stopped vipd, vipd has not reported for its grace period, and
-// VIPs are not served without it. It returns true only once for each stop.
+// hangs reports whether VIPs are not served although vipd has not exited: a signal has stopped it
+// for longer than its grace period, and VIPs are not served without it. It returns true only once
+// each time vipd is stopped.
 func (d *daemon) hangs() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -98,14 +99,13 @@ func (d *daemon) hangs() bool {
 	return true
 }
 
-// last returns the last report, or nil.
 func (d *daemon) last() *api.OwnerReport {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.report
 }
 
-// current returns the last report. If vipd has not reported for too long, it returns a report in
+// current returns the last report. If vipd has been silent for too long, it returns a report in
 // which no VIP can be served.
 func (d *daemon) current() *api.OwnerReport {
 	d.mu.Lock()

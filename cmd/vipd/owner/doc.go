@@ -1,8 +1,8 @@
 // Package owner implements "vipd owner", the process that holds VIPs with hold = "one" while they
-// belong to this host. A decider chooses these VIPs. The decider byEtcd connects the protocol of
-// balancer/failover to heartbeats and etcd. The decider byVRRP connects balancer/failover/vrrp to
-// adverts. All other code connects the decider to the kernel (dataplane/failover), and does not
-// depend on a protocol.
+// belong to this host. A decider chooses the VIPs that this host owns. The decider byEtcd connects
+// the protocol of balancer/failover to heartbeats and etcd. The decider byVRRP connects
+// balancer/failover/vrrp to adverts. All other code connects the decider to the kernel
+// (dataplane/failover), and does not depend on a protocol.
 //
 // The process is small, separate from vipd, and has real-time priority, so vipd never delays it.
 // Each second, vipd reports the existing VIPs through a socket, and whether it could serve each

@@ -21,7 +21,7 @@ import (
 	"vipd/store/etcd/owners"
 )
 
-// byEtcd is the decider that holds a session in etcd. Other hosts confirm the session with
+// byEtcd is the decider that holds a session in etcd. Other hosts confirm the session by answering
 // heartbeats.
 type byEtcd struct {
 	*failover.Node
@@ -118,7 +118,7 @@ func (d *byEtcd) received(on int, m failover.Message) {
 	d.core.queueInput(func(now local.Time) []local.Action { return d.Received(now, on, m) })
 }
 
-// Do performs an action of the protocol.
+// Do performs an action that the protocol requests.
 func (d *byEtcd) Do(ctx context.Context, a local.Action) input {
 	switch a := a.(type) {
 	case failover.Send:
@@ -201,7 +201,7 @@ func (d *byEtcd) describe(s *api.OwnerStatus) {
 	}
 }
 
-// obstructed returns the problem and the remedy if another machine has a session under this node's
+// obstructed returns the problem and the remedy if another machine has a session with this node's
 // name.
 func obstructed(node string) string {
 	return fmt.Sprintf("this host can't own VIPs, because etcd has a session of another machine named %[1]s. If that machine runs, rename either "+

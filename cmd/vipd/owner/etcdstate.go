@@ -18,7 +18,7 @@ type etcdState struct {
 	refused atomic.Pointer[timedError]
 }
 
-// timedError is an error and its time: the start of an outage, or the last refusal.
+// timedError is an error and when it occurred: the start of an outage, or the last refusal.
 type timedError struct {
 	err error
 	at  time.Time

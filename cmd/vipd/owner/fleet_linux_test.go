@@ -25,9 +25,9 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// The addresses vip and vip6 are the VIPs of a group. The address taken belongs to another machine,
-// and aside is the only VIP on its device. Each host that is not on standby holds the VIP in the
-// variable routed.
+// The addresses vip and vip6 are the VIPs of a group. The address taken belongs to another machine.
+// The address aside is the only VIP on its device. Each host that is not on standby holds the VIP
+// routed.
 var (
 	vip, vip6    = netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
 	taken, aside = netip.MustParseAddr("10.9.0.99"), netip.MustParseAddr("10.8.0.100")
@@ -38,7 +38,7 @@ var (
 type gateway struct {
 	t      *testing.T
 	ns     *lab.NS
-	relays []*etcdkit.Relay // the relays to the members of etcd
+	relays []*etcdkit.Relay // the relays to the etcd members
 	bin    string
 	dir    string
 	daemon *lab.Cmd // vipd
@@ -53,7 +53,7 @@ type gateway struct {
 type fleet struct {
 	t   *testing.T
 	lab *lab.Lab
-	// third also connects the gateways. At first it has no VIPs.
+	// third also connects the gateways. At first, it has no VIPs.
 	lan, other, third *lab.Bridge
 	client            *lab.NS
 	hosts             []*gateway
@@ -62,14 +62,14 @@ type fleet struct {
 	bin               string // the directory that contains the programs
 }
 
-// newFleet starts the hosts. more contains configuration lines to insert before and after the usual
-// lines.
+// newFleet starts the hosts. The argument more contains configuration lines to insert before and
+// after the usual lines.
 func newFleet(t *testing.T, mode string, o etcdkit.Options, more ...string) *fleet {
 	t.Helper()
 	return newFleetIn(t, lab.New(t), mode, o, more...)
 }
 
-// newFleetIn is like newFleet, but builds the fleet in a given lab.
+// newFleetIn is like newFleet, but builds the fleet in the lab l.
 func newFleetIn(t *testing.T, l *lab.Lab, mode string, o etcdkit.Options, more ...string) *fleet {
 	t.Helper()
 	bin := program.Bin(t)
@@ -83,8 +83,8 @@ func newFleetIn(t *testing.T, l *lab.Lab, mode string, o etcdkit.Options, more .
 	return f
 }
 
-// join adds another host that uses the etcd cluster c, with configuration lines before and after
-// the usual lines. It starts no programs.
+// join adds another host that uses the etcd cluster c. The argument more contains configuration
+// lines to insert before and after the usual lines. It starts no programs.
 func (f *fleet) join(number int, c *etcdkit.Cluster, more ...string) *gateway {
 	f.t.Helper()
 	ns := f.lab.Add(fmt.Sprintf("gw%d", number))
@@ -120,21 +120,21 @@ func (f *fleet) join(number int, c *etcdkit.Cluster, more ...string) *gateway {
 	return g
 }
 
-// ownerClient returns a client of the owner on the host with this folder.
+// ownerClient returns a client for the vipd owner whose host has the directory dir.
 func ownerClient(dir string) *http.Client {
 	return &http.Client{Timeout: time.Second, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, "run", api.OwnerSocket))
 	}}}
 }
 
-// boot starts all programs of the host, after its earlier programs have ended.
+// boot starts all of the host's programs. It first waits until the previous programs have exited.
 func (g *gateway) boot() {
 	g.t.Helper()
 	g.start()
 	g.serve()
 }
 
-// serve starts vipd, after the earlier vipd has ended.
+// serve starts vipd. It first waits until the previous vipd has exited.
 func (g *gateway) serve() {
 	g.t.Helper()
 	if g.daemon != nil {
@@ -143,8 +143,8 @@ func (g *gateway) serve() {
 	g.daemon, g.gone = g.run("vipd", "--config", g.config())
 }
 
-// configuration is the configuration file of a host. Its limits permit long pauses of vipd, because
-// VIPs must not move only because the machine is busy.
+// configuration is a host's configuration file. Its limits permit long pauses of vipd, so VIPs do
+// not move just because the machine is busy.
 const configuration = `
 node = "%[1]s"
 mode = "%[3]s"
@@ -182,7 +182,7 @@ ports = [{ name = "probe", port = 9000, target_port = 9001, protocol = "udp" }, 
 endpoints = [{ address = "10.9.0.%[2]d" }, { address = "fd09::%[2]d" }]
 `
 
-// start starts vipd owner, after the earlier owner has ended.
+// start starts vipd owner. It first waits until the previous owner has exited.
 func (g *gateway) start() {
 	g.t.Helper()
 	if g.cmd != nil {
@@ -193,7 +193,7 @@ func (g *gateway) start() {
 
 func (g *gateway) config() string { return filepath.Join(g.dir, "vipd.toml") }
 
-// run starts a built program on the host.
+// run starts one of the built programs on the host.
 func (g *gateway) run(name string, args ...string) (*lab.Cmd, context.Context) {
 	g.t.Helper()
 	cmd := g.ns.Command(g.t.Context(), filepath.Join(g.bin, name), args...)
@@ -220,7 +220,7 @@ func (g *gateway) vipctl(args ...string) string {
 	g.t.Helper()
 	out, err := g.ns.Command(g.t.Context(), filepath.Join(g.bin, "vipctl"), append(args, "--config", g.config())...).CombinedOutput()
 	if err != nil {
-		g.t.Fatalf("vipctl %v: %v\n%s", args, err, out)
+		g.t.Fatalf("vipctl %v: error = %v\n%s", args, err, out)
 	}
 	return string(out)
 }
@@ -240,7 +240,7 @@ func (g *gateway) waitForVIP(want bool) {
 	})
 }
 
-// bound returns the VIPs on the host, or nothing if its owner does not answer.
+// bound returns the VIPs on the host, or nil if its owner does not answer.
 func (g *gateway) bound() []netip.Addr {
 	if s := g.status(); s != nil {
 		return s.Bound
@@ -248,13 +248,13 @@ func (g *gateway) bound() []netip.Addr {
 	return nil
 }
 
-// problem reports whether the host's owner reports a problem that contains these words.
+// problem reports whether the host's owner reports a problem that contains the text words.
 func (g *gateway) problem(words string) bool {
 	s := g.status()
 	return s != nil && strings.Contains(strings.Join(s.Problems, "\n"), words)
 }
 
-// event waits until the host's owner has reported an event that contains these words.
+// event waits until the host's owner has reported an event that contains the text words.
 func (g *gateway) event(words string) {
 	g.t.Helper()
 	wait.For(g.t, wait.Patience, "the event that has "+words, func() bool {
@@ -277,7 +277,7 @@ func (g *gateway) status() *api.OwnerStatus {
 	return &s
 }
 
-// answer returns the status of a running owner. It retries because a busy machine may delay the
+// answer returns the status of a running owner. It retries, because a busy machine may delay the
 // answer.
 func (g *gateway) answer() (s *api.OwnerStatus) {
 	g.t.Helper()
@@ -285,8 +285,8 @@ func (g *gateway) answer() (s *api.OwnerStatus) {
 	return s
 }
 
-// late returns the longest time for which an owner waited for a processor. If this time is too
-// long, the test can't judge the fleet.
+// late returns how long an owner waited for a processor at most. After a long wait, the test can't
+// judge the fleet.
 func (f *fleet) late() (most time.Duration) {
 	for _, g := range f.hosts {
 		if s := g.status(); s != nil {
@@ -305,7 +305,6 @@ func (f *fleet) owner() *gateway {
 	return nil
 }
 
-// sessions returns the sessions of the hosts in order. All hosts must be running.
 func (f *fleet) sessions() (all []string) {
 	f.t.Helper()
 	for _, g := range f.hosts {
@@ -314,7 +313,7 @@ func (f *fleet) sessions() (all []string) {
 	return all
 }
 
-// takeovers returns the number of times that hosts have acquired VIPs. All hosts must be running.
+// takeovers returns how often hosts have acquired VIPs. All hosts must be running.
 func (f *fleet) takeovers() (n int) {
 	f.t.Helper()
 	for _, g := range f.hosts {
@@ -325,7 +324,7 @@ func (f *fleet) takeovers() (n int) {
 	return n
 }
 
-// waitForOwner waits until a host owns the VIP and the other two could own it.
+// waitForOwner waits until one host owns the VIP and the two other hosts could own it.
 func (f *fleet) waitForOwner() (owner *gateway) {
 	f.t.Helper()
 	wait.For(f.t, wait.Patience, "an owner, and two more that could be", func() bool {
@@ -341,8 +340,9 @@ func (f *fleet) waitForOwner() (owner *gateway) {
 	return owner
 }
 
-// probe queries both VIPs of the group by UDP and TCP, also from other hosts. It returns when the
-// client has received an answer to each kind of query. The measurement starts then.
+// probe queries both VIPs of the group over UDP and TCP, from the client and from the hosts in
+// others. It returns when the client has received an answer to each kind of query. Then the
+// measurement starts.
 func (f *fleet) probe(others ...*gateway) (all probers) {
 	var hosts []*lab.NS
 	for _, g := range append(others, f.hosts...) {
@@ -369,7 +369,7 @@ func (f *fleet) answers(vips ...netip.Addr) {
 	f.t.Helper()
 	for _, v := range vips {
 		wait.For(f.t, wait.Patience, fmt.Sprintf("the owner to answer for %s", v), func() bool {
-			owner := f.owner() // a busy owner may pass VIPs to another host
+			owner := f.owner() // if the owner is busy, VIPs may move to another host
 			return owner != nil && ask(f.t, f.client, netip.AddrPortFrom(v, probePort)) == owner.ns.Name
 		})
 		if who := ask(f.t, f.client, netip.AddrPortFrom(v, ownPort)); who != "" {

@@ -12,14 +12,15 @@ import (
 )
 
 // reportedGroups holds the groups of the VIPs that vipd reports. vipd applies changes to [vips]
-// immediately, but vipd owner reads [ownership] only at its start. If the two no longer fit, a
-// group keeps its earlier settings and VIPs.
+// immediately, but vipd owner reads [ownership] only when it starts. If the two no longer match, a
+// group keeps its previous settings and VIPs.
 type reportedGroups struct {
-	// last holds the groups of the last report, sorted by name.
+	// last holds the groups in the last report, sorted by name.
 	last []config.VRRPGroup
 }
 
-// follow returns the groups of a report, and the errors of groups that keep their earlier settings.
+// follow returns the groups in a report, and an error for each group that keeps its previous
+// settings.
 func (x *reportedGroups) follow(report *api.OwnerReport, find func(*api.OwnerReport) ([]config.VRRPGroup, []balancer.Problem)) (all []config.VRRPGroup, texts []string) {
 	all, problems := find(report)
 	found := map[string]bool{}

@@ -11,9 +11,9 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// TestReportedGroups reports VIPs of a newer configuration to a vipd owner that was started
-// earlier. Changes to [vips] must not remove a group that still has a VIP, and each error must be a
-// problem.
+// TestReportedGroups reports VIPs from a newer configuration to a vipd owner that still uses an
+// older configuration. Changes to [vips] must not remove a group that still has a VIP, and each
+// error must be reported as a problem.
 func TestReportedGroups(t *testing.T) {
 	const a, b, peer = "10.9.0.1", "10.9.0.2", "10.9.0.12"
 	many := func() (all []string) {
@@ -67,7 +67,7 @@ func TestReportedGroups(t *testing.T) {
 	}
 }
 
-// reportOf returns a report of VIPs, each "ADDRESS GROUP".
+// reportOf returns a report that contains VIPs. Each argument has the form "ADDRESS GROUP".
 func reportOf(vips ...string) *api.OwnerReport {
 	r := &api.OwnerReport{VIPs: map[netip.Addr]api.OwnedVIP{}}
 	for _, v := range vips {

@@ -10,10 +10,10 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// maxEvents is the maximum number of events that are kept for vipd.
+// maxEvents is the maximum number of events that are stored for vipd.
 const maxEvents = 200
 
-// journal logs and counts the events of the owner, and keeps the latest.
+// journal logs and counts the owner's events, and stores the latest events.
 type journal struct {
 	log *slog.Logger
 
@@ -21,12 +21,12 @@ type journal struct {
 	events []api.OwnerEvent
 	number int
 	counts map[local.NoteKind]map[string]int
-	// confirmed is a histogram of the remaining time of the session's confirmation, observed at
-	// each tick. takeovers is a histogram of the times during which VIPs had no owner.
+	// confirmed is a histogram of how much longer the session is confirmed, observed at each tick.
+	// takeovers is a histogram of how long VIPs had no owner.
 	confirmed, takeovers api.Histogram
 }
 
-// note logs an event, and keeps it for vipd.
+// note logs an event, and stores it for vipd.
 func (j *journal) note(n local.Note) {
 	j.log.Info(n.Text, "kind", string(n.Kind))
 	j.mu.Lock()
@@ -45,7 +45,7 @@ func (j *journal) note(n local.Note) {
 	j.events = j.events[max(0, len(j.events)-maxEvents):]
 }
 
-// observe records for how much longer the session is confirmed.
+// observe records how much longer the session is confirmed.
 func (j *journal) observe(left time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -9,10 +9,10 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// Kernel is the part of the host's kernel that the owner changes. Its methods must be called by one
+// Kernel represents the kernel state that the owner changes. Its methods must be called by one
 // goroutine, unless a method says otherwise.
 type Kernel interface {
-	// Close closes the gate, so a refresh can't open it, and then removes every VIP.
+	// Close closes the gate, so a refresh can't reopen it, and then removes every VIP.
 	Close() error
 	// Open opens the gate.
 	Open() error
@@ -28,15 +28,17 @@ type Kernel interface {
 	Unbind([]netip.Addr) error
 	// Lost returns the VIPs that Bind has added and that are now missing.
 	Lost() []netip.Addr
-	// Probe asks whether other hosts have VIPs. It returns the MACs of the hosts that answer in
-	// time. If within is 0, the default time applies. It is safe for concurrent use.
+	// Probe asks whether other hosts have VIPs. It returns the MAC addresses of the hosts that
+	// answer within the duration within. If within is 0, the default applies. It is safe for
+	// concurrent use.
 	Probe(ctx context.Context, vips []netip.Addr, within time.Duration) (map[netip.Addr]net.HardwareAddr, error)
-	// Announced returns the number of announcements. It is safe for concurrent use.
+	// Announced returns how many announcements were sent. It is safe for concurrent use.
 	Announced() uint64
-	// Intact describes the change if another program has changed the gate. Otherwise it returns "".
+	// Intact describes how another program has changed the gate, or returns "" if no program has.
 	Intact() (string, error)
-	// Run announces VIPs and listens for other hosts until ctx ends. It is safe for concurrent use.
+	// Run announces VIPs and listens for other hosts until ctx is done. It is safe for concurrent
+	// use.
 	Run(ctx context.Context)
-	// End closes the kernel's sockets and leaves a closed gate. After it, no method may be called.
+	// End closes the sockets and leaves the gate closed. No method may be called after End.
 	End() error
 }

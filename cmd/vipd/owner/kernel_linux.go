@@ -7,10 +7,8 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// newKernel returns the Kernel of this host.
 func newKernel(o onhost.KernelOptions) (Kernel, error) { return onhost.NewKernel(o) }
 
-// newAdverts returns the adverts of this host.
 func newAdverts(received func(onhost.Advert), log *slog.Logger) adverts {
 	return onhost.NewAdverts(received, log)
 }

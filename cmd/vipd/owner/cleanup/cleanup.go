@@ -13,13 +13,13 @@ import (
 	"vipd/dataplane/failover"
 )
 
-// LockFile is the name of the file in run_dir that a running vipd owner holds locked.
+// LockFile is the name of a file in run_dir. A running vipd owner holds a lock on it.
 const LockFile = "owner.lock"
 
-// patience is the maximum time for a vipd owner to release its VIPs and exit.
+// patience limits how long a vipd owner may take to release its VIPs and exit.
 const patience = 10 * time.Second
 
-// Stop ends a running vipd owner, which first releases its VIPs. It returns a description of each
+// Stop stops a running vipd owner, which first releases its VIPs. It returns a description of each
 // step. If dry is set, it changes nothing.
 func Stop(ctx context.Context, runDir string, dry bool) ([]string, error) {
 	path := filepath.Join(runDir, LockFile)
@@ -52,7 +52,7 @@ func Stop(ctx context.Context, runDir string, dry bool) ([]string, error) {
 // changes nothing.
 func Remove(runDir string, dry bool) ([]string, error) {
 	if os.Geteuid() != 0 {
-		return nil, nil // this process could not remove anything
+		return nil, nil // this process could not have removed anything
 	}
 	if pid := lockfile.Holder(filepath.Join(runDir, LockFile)); pid != 0 && !dry {
 		return nil, fmt.Errorf("vipd owner runs as process %d, and holds VIPs: systemctl stop vipd-owner", pid)

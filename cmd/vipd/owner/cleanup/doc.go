@@ -1,3 +1,4 @@
-// Package cleanup ends a "vipd owner" and removes its remains from a host: its gate, which silences
-// all VIPs, and the VIPs themselves. It removes nothing while an owner runs.
+// Package cleanup stops a "vipd owner", and removes from the host what it left behind: the VIPs,
+// and the gate (the rules that silence all VIPs while they are in doubt). It removes nothing while
+// an owner is running.
 package cleanup
