@@ -15,8 +15,8 @@ import (
 )
 
 // TestOwnerWhileMemberIsCut cuts each member of etcd off from the other members, while hosts can
-// still connect to it. Then it kills the owner of a VIP, and moves the VIP. Each time another host
-// must answer for the VIP.
+// still connect to it. Then the test kills the owner of a VIP, and moves the VIP. After each step,
+// another host must answer for the VIP.
 func TestOwnerWhileMemberIsCut(t *testing.T) {
 	lab.Need(t, "nft", "ip")
 	l := lab.New(t)
@@ -40,9 +40,9 @@ func TestOwnerWhileMemberIsCut(t *testing.T) {
 	}
 }
 
-// cutOff waits until one member does not answer reads and the others do. It does not wait for a
-// member that loses packets in only one direction, because etcd may reach that member again over
-// connections in the other direction.
+// cutOff waits until the member cut does not answer reads and all other members do. It does not
+// wait if the member loses packets in only one direction, because etcd may reach the member again
+// over connections in the other direction.
 func (f *fleet) cutOff(cut *etcdkit.Member, loss etcdkit.Loss) {
 	f.t.Helper()
 	for _, m := range f.etcd.Members {
@@ -59,6 +59,6 @@ func (f *fleet) cutOff(cut *etcdkit.Member, loss etcdkit.Loss) {
 			_, err := client.Get(ctx, "x")
 			return (err != nil) == (m == cut)
 		})
-		_ = client.Close() // an error has no consequence
+		_ = client.Close() // a failure does not matter here
 	}
 }

@@ -27,7 +27,7 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// Options configures an owner.
+// Options configures an Owner.
 type Options struct {
 	Node, Zone, Version string
 	Weight              int
@@ -35,13 +35,15 @@ type Options struct {
 	Etcd                client.Config
 	// VRRP configures VRRP. If nil, etcd decides which host owns a VIP.
 	VRRP *VRRPOptions
-	// Interfaces and Listen limit the interfaces of VIPs and the addresses of heartbeats.
+	// Interfaces limits the interfaces on which VIPs may be. Listen limits the addresses that
+	// receive heartbeats.
 	Interfaces []string
 	Listen     []netip.Addr
-	// Reach lists hosts that must answer on their device. If empty, the default gateways must
+	// Reach lists hosts that must answer on their devices. If empty, the default gateways must
 	// answer.
 	Reach []netip.Addr
-	// AnnounceEvery is the interval of repeated announcements. If 0, only changes are announced.
+	// AnnounceEvery is the interval at which announcements are repeated. If 0, only changes are
+	// announced.
 	AnnounceEvery time.Duration
 	// Hindered lists reasons why the process may be late.
 	Hindered []string
@@ -56,8 +58,8 @@ func (o *Options) gate() time.Duration {
 	return o.Timing.Gate
 }
 
-// Owner is the vipd owner of this host. It consists of a core for the VIPs that vipd reports, and
-// the socket for these reports.
+// Owner is this host's vipd owner. It consists of a core for the VIPs that vipd reports, and of the
+// socket that receives the reports.
 type Owner struct {
 	o            Options
 	runDir       string
@@ -77,7 +79,7 @@ func New(o Options, runDir string) *Owner {
 	}
 }
 
-// Run owns the VIPs that vipd reports until ctx ends.
+// Run owns the VIPs that vipd reports until ctx is done.
 func (o *Owner) Run(ctx context.Context) error {
 	lock, err := lockfile.Acquire(filepath.Join(o.runDir, cleanup.LockFile))
 	if errors.Is(err, lockfile.ErrHeld) {
@@ -88,7 +90,7 @@ func (o *Owner) Run(ctx context.Context) error {
 	}
 	defer lock.Close()
 	path := filepath.Join(o.runDir, api.OwnerSocket)
-	_ = os.Remove(path) // remove the socket of an earlier process
+	_ = os.Remove(path) // remove the previous process's socket
 	l, err := api.Listen("unix", path)
 	if err != nil {
 		return fmt.Errorf("opening the owner's socket: %w", err)
@@ -120,10 +122,9 @@ func (o *Owner) Run(ctx context.Context) error {
 	return err
 }
 
-// connection is the key of the client's connection in the context of a request.
+// connection is the key of the client's connection in a request's context.
 type connection struct{}
 
-// receive handles a report of vipd.
 func (o *Owner) receive(w http.ResponseWriter, r *http.Request) {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 16<<20))
 	if err == nil {
@@ -182,14 +183,15 @@ type follower struct {
 	last   *api.OwnerReport
 	absent map[netip.Addr]string
 	stop   func()
-	// historyChanged is closed when etcd has another history, for example after a restore. It is
-	// nil if no core runs. The next core then doubts etcd's records for the time doubt.
+	// historyChanged is closed when etcd no longer continues the same history, for example after a
+	// restore. It is nil if no core is running. The next core then doubts etcd's records for the
+	// duration doubt.
 	historyChanged <-chan struct{}
 	doubt          time.Duration
 }
 
 // apply passes a report to the running core, or starts a core for it. It returns an error if no
-// core can run.
+// core can be started.
 func (f *follower) apply(ctx context.Context, report *api.OwnerReport) error {
 	next, err := f.find(vipsOf(report))
 	running := f.historyChanged != nil
@@ -219,7 +221,7 @@ func (f *follower) apply(ctx context.Context, report *api.OwnerReport) error {
 	return nil
 }
 
-// find returns the host's layout for these VIPs.
+// find returns the host's layout for the VIPs vips.
 func (f *follower) find(vips []netip.Addr) (onhost.Layout, error) {
 	way, reach := f.surroundings.get()
 	if len(f.o.Reach) > 0 {
@@ -228,11 +230,10 @@ func (f *follower) find(vips []netip.Addr) (onhost.Layout, error) {
 	return f.layout.Next(vips, onhost.LayoutOptions{Interfaces: f.o.Interfaces, Listen: f.o.Listen, Way: way, Reach: reach})
 }
 
-// doubtful is how long other hosts may still follow the former etcd after this host has detected
-// another history.
+// doubtful is how long other hosts may still follow the previous etcd after this host has detected
+// that etcd's history changed.
 const doubtful = time.Minute
 
-// begin starts a core, which runs until it is stopped.
 func (f *follower) begin(ctx context.Context, l onhost.Layout) error {
 	c, err := newCore(f.o, l, f.doubt, f.journal, f.wake.Send)
 	if err != nil {

@@ -68,14 +68,14 @@ func TestOneOwner(t *testing.T) {
 	f.waitForOwner()
 	f.answers(vip, vip6)
 
-	// No host may add an address of another machine until the address is free. A foreign host with
-	// a VIP must be reported.
+	// No host may add another machine's address until the address is free. A machine outside the
+	// fleet that has a VIP must be reported.
 	wait.For(t, wait.Patience, taken.String()+" to remain at the client", func() bool {
 		g := f.waitForOwner()
 		return slices.Contains(g.answer().Unowned, taken) && g.problem(taken.String()+" is not owned here, because a host outside the fleet has it")
 	})
 	if f.has(taken) {
-		t.Errorf("a host has the address %s, want no such host", taken)
+		t.Errorf("a host has the address %s, want none", taken)
 	}
 	// Hosts must use a new key without a pause.
 	foreign := f.waitForOwner().answer().Foreign
@@ -83,10 +83,10 @@ func TestOneOwner(t *testing.T) {
 	f.hosts[0].vipctl("ownership", "rekey")
 	f.hosts[0].vipctl("ownership", "rekey")
 	if gap := f.judge(p, "new key"); gap > wait.Bound(200*time.Millisecond) {
-		t.Errorf("time without an answer while the key was replaced = %s, want at most 200ms", gap)
+		t.Errorf("while the key was replaced: time without an answer = %s, want at most 200ms", gap)
 	}
 	if s := f.waitForOwner().answer(); s.Foreign != foreign {
-		t.Errorf("heartbeats refused while the key was replaced = %d, want 0", s.Foreign-foreign)
+		t.Errorf("while the key was replaced: heartbeats refused = %d, want 0", s.Foreign-foreign)
 	}
 	f.client.DelAddr("lan", taken.String()+"/32")
 	wait.For(t, wait.Patience, "an owner of the stranger's former address", func() bool { return f.has(taken) })
@@ -99,24 +99,24 @@ func TestOneOwner(t *testing.T) {
 	})
 }
 
-// flaps disables a host's link for a moment, so the kernel removes its IPv6 addresses. Like a
-// network manager, it then adds the host's own address again.
+// flaps briefly disables a host's link, so the kernel removes the link's IPv6 addresses. As a
+// network manager would, it then adds the host's own address again.
 func (f *fleet) flaps(g *gateway) {
 	own := fmt.Sprintf("fd09::%d/64", 11+slices.Index(f.hosts, g))
 	g.ns.Exec("sh", "-c", "ip link set lan down; ip link set lan up; ip addr add "+own+" dev lan nodad")
 }
 
-// standsBy puts a host on standby. When vipctl returns, the VIPs must have moved. Then the host
-// must also release the VIPs that only it can have.
+// standsBy puts a host on standby. When vipctl returns, the VIPs must have moved. After that, the
+// host must also release the VIPs that only this host can have.
 func (f *fleet) standsBy(g *gateway) {
 	g.waitForVIP(true)
 	g.vipctl("node", "standby", g.ns.Name, "--wait", "--reason", "kernel")
 	if all := g.bound(); len(all) > 0 {
-		f.t.Errorf("VIPs of %s after vipctl node standby --wait = %v, want none", g.ns.Name, all)
+		f.t.Errorf("%s after vipctl node standby --wait: VIPs = %v, want none", g.ns.Name, all)
 	}
 	g.waitForVIP(false)
 	if s := g.answer(); !slices.ContainsFunc(s.Events, func(e api.OwnerEvent) bool { return strings.HasSuffix(e.Text, `: "kernel")`) }) {
-		f.t.Errorf("events of %s with the reason for the standby = 0, want 1", g.ns.Name)
+		f.t.Errorf("%s: events with the reason for the standby = 0, want 1", g.ns.Name)
 	}
 }
 
@@ -125,7 +125,7 @@ func (f *fleet) has(v netip.Addr) bool {
 	return slices.ContainsFunc(f.hosts, func(g *gateway) bool { return slices.Contains(g.bound(), v) })
 }
 
-// fault describes a failure of an owner. The function fault causes it, and repair ends it. moves
+// fault describes an owner's failure. The function fault causes it, and repair ends it. moves
 // reports whether the owner's VIPs must move.
 type fault struct {
 	name          string
@@ -135,7 +135,7 @@ type fault struct {
 
 func nft(commands string) func(*gateway) { return func(g *gateway) { g.ns.Exec("nft", commands) } }
 
-// cut returns a function that drops all packets that arrive or leave through some devices.
+// cut returns a function that drops all packets that arrive or leave through these devices.
 func cut(devices string) func(*gateway) {
 	return nft(fmt.Sprintf("add table netdev cut; add chain netdev cut in { type filter hook ingress devices = { %[1]s } priority -510; policy drop; }; "+
 		"add chain netdev cut out { type filter hook egress devices = { %[1]s } priority -510; policy drop; }", devices))
@@ -152,21 +152,22 @@ var (
 	cutOff      = fault{"cut off from all", func(g *gateway) { cut("lan, other")(g); cutFromEtcd.fault(g) }, func(g *gateway) { cutFromEtcd.repair(g); nft("delete table netdev cut")(g) }, true}
 	powerOff    = fault{"power-off", func(g *gateway) { cutOff.fault(g); killed.fault(g); _ = g.daemon.Process.Kill() }, func(g *gateway) { cutOff.repair(g); g.boot() }, true}
 	cutFromEtcd = fault{"cut from etcd", func(g *gateway) { g.relays[0].Cut() }, func(g *gateway) { g.relays[0].Heal() }, false}
-	// The next faults are for userspace mode, which can't serve without vipd.
+	// The following faults are for userspace mode, which can't serve without vipd.
 	frozenDaemon = fault{"vipd stopped", func(g *gateway) { _ = g.daemon.Process.Signal(syscall.SIGSTOP) }, func(g *gateway) { _ = g.daemon.Process.Signal(syscall.SIGCONT) }, true}
 	killedDaemon = fault{"vipd killed", func(g *gateway) { _ = g.daemon.Process.Kill() }, (*gateway).serve, true}
 )
 
-// etcdFrozen pauses etcd for some time.
+// etcdFrozen pauses etcd for the duration span.
 func (f *fleet) etcdFrozen(span time.Duration) fault {
 	return fault{"etcd frozen", func(*gateway) { f.etcd.Members[0].Pause(); time.Sleep(span) }, func(*gateway) { f.etcd.Members[0].Resume() }, false}
 }
 
-// tooLate is the delay of an owner above which a move without a fault is excused.
+// tooLate is how late an owner may be at most. If the owner was later than that, a move without a
+// fault is excused.
 const tooLate = 100 * time.Millisecond
 
-// meets injects a fault into the owner, and returns the time without an answer. Two hosts must
-// never answer at the same time.
+// meets injects a fault into the owner, and returns how long no host answered. Two hosts must never
+// answer at the same time.
 func (f *fleet) meets(c fault) (gap time.Duration) {
 	f.t.Helper()
 	g := f.waitForOwner()
@@ -176,26 +177,26 @@ func (f *fleet) meets(c fault) (gap time.Duration) {
 	if c.moves {
 		wait.For(f.t, wait.Patience, "another owner after "+c.name, func() bool { o := f.owner(); return o != nil && o != g })
 	} else {
-		time.Sleep(time.Second) // no VIP may move in this time, which exceeds the life of an unconfirmed session
+		time.Sleep(time.Second) // longer than an unconfirmed session lasts; no VIP may move in this time
 		if o, late := f.owner(), f.late(); o != nil && o != g && late < tooLate {
 			f.t.Errorf("%s: the VIP moved, but the owner was late by only %s; want no move", c.name, late)
 		}
 	}
 	c.repair(g)
-	back := f.waitForOwner() == g // on a busy machine, a stopped host may own the VIP again
+	back := f.waitForOwner() == g // on a busy machine, a host that was paused may own the VIP again
 	f.answers(vip, vip6)
-	// The kernel resets the connections of a killed program. A short move of the VIP may leave
-	// connections open. On a busy machine, a VIP may move for a moment even if it should stay.
+	// The kernel resets the connections of a killed program. If the VIP moves only briefly,
+	// connections may survive. On a busy machine, a VIP may move briefly even if it should stay.
 	err := echo(talk)
 	ended := errors.Is(err, syscall.ECONNRESET) || c.name == killedDaemon.name && (errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE))
 	moment := c.moves && back || !c.moves && f.takeovers() != took && f.late() >= tooLate
 	if c.moves != ended && !moment {
-		f.t.Errorf("%s: error of an open connection = %v, connection ended %t, want %t", c.name, err, ended, c.moves)
+		f.t.Errorf("%s: open connection: error = %v, ended = %t, want %t", c.name, err, ended, c.moves)
 	}
 	return f.judge(p, c.name)
 }
 
-// judge stops the probers, and returns the time without an answer.
+// judge stops the probers, and returns how long no host answered.
 func (f *fleet) judge(p probers, what string) time.Duration {
 	f.t.Helper()
 	udp, tcp, dual := p.gap()
@@ -205,13 +206,13 @@ func (f *fleet) judge(p probers, what string) time.Duration {
 		f.t.Errorf("%s: probes answered by two hosts = %d, want 0; first: %v", what, len(dual), dual[0])
 	}
 	if gap > wait.Bound(0) {
-		f.t.Errorf("%s: time without an answer = %s, want at most %s", what, gap, wait.Bound(0))
+		f.t.Errorf("%s: no host answered for %s, want at most %s", what, gap, wait.Bound(0))
 	}
 	return gap
 }
 
 // losesDaemon kills vipd on the owner's host, so the host's services stop. The VIP must move to
-// another host. Afterwards, losesDaemon starts all programs of the host again.
+// another host. Then losesDaemon starts all of the host's programs again.
 func (f *fleet) losesDaemon() {
 	f.t.Helper()
 	g := f.waitForOwner()
@@ -220,9 +221,9 @@ func (f *fleet) losesDaemon() {
 	wait.For(f.t, wait.Patience, "another owner after kill -9 of vipd", func() bool { o := f.owner(); return o != nil && o != g })
 	f.answers(vip, vip6)
 	f.judge(p, "kill -9 of vipd")
-	<-g.gone.Done() // vipd holds the network namespace until it has ended
+	<-g.gone.Done() // vipd uses the network namespace until it has exited
 	if out := g.vipctl("cleanup"); !strings.Contains(out, "stop vipd owner, process") || !strings.Contains(out, "vipd-owner") {
-		f.t.Errorf("output of vipctl cleanup while vipd owner runs = %s, want a request to stop vipd owner", out)
+		f.t.Errorf("vipctl cleanup while vipd owner runs: output = %s, want a request to stop vipd owner", out)
 	}
 	g.boot()
 }
@@ -234,7 +235,7 @@ func TestOneOwnerInOtherModes(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			f := newFleet(t, mode, etcdkit.Options{})
 			if mode == "userspace" {
-				f.losesDaemon() // runs first because a VIP stays for a minute after three moves
+				f.losesDaemon() // must come first, because a VIP stays for a minute after three moves
 			}
 			f.meets(planned)
 			f.meets(killed)
@@ -251,7 +252,7 @@ func TestIPVSOneOwner(t *testing.T) {
 	f.meets(killed)
 }
 
-// TestOwnerDiesWithEtcd kills an owner together with etcd's leader on the same host. Another host
+// TestOwnerDiesWithEtcd kills an owner and etcd's leader, which runs on the same host. Another host
 // must own the VIP.
 func TestOwnerDiesWithEtcd(t *testing.T) {
 	var gaps []time.Duration
@@ -268,7 +269,7 @@ func TestOwnerDiesWithEtcd(t *testing.T) {
 }
 
 func diesWithEtcd(t *testing.T) (gap time.Duration) {
-	// These are the times in examples/etcd. With etcd's defaults of 100 and 1,000 ms, VIPs were
+	// These are the timeouts in examples/etcd. With etcd's defaults of 100 and 1,000 ms, VIPs were
 	// unanswered for up to 2.33 s.
 	f := newFleet(t, "nftables", etcdkit.Options{Members: 3, Flags: []string{"--heartbeat-interval", "50", "--election-timeout", "500"}})
 	f.waitForOwner()
@@ -294,8 +295,8 @@ func diesWithEtcd(t *testing.T) (gap time.Duration) {
 }
 
 // TestForeignFleetsTakeNothing starts hosts of another fleet on the LAN, with another key or
-// without rights in etcd. They must not own a VIP, and must report the reason. These hosts must
-// never answer for the first fleet's VIPs, and neither must a vipd without vipd owner.
+// without permissions in etcd. They must not own a VIP, and must report the reason. These hosts
+// must never answer for the first fleet's VIPs, and neither must a vipd without vipd owner.
 func TestForeignFleetsTakeNothing(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	f.waitForOwner()
@@ -325,7 +326,7 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 	})
 
 	// The other etcd is a copy of the fleet's etcd with another key. The host that uses this copy
-	// sends heartbeats but receives none. This host must not revoke any session.
+	// sends heartbeats but receives none. It must not revoke any session.
 	signal(syscall.SIGKILL)(other)
 	from, to := f.etcd.Client(), second.Client()
 	for _, folder := range []string{"nodes/", "sessions/", "vips/"} {
@@ -350,7 +351,7 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 	time.Sleep(2 * time.Second) // a host could own VIPs after 0.8 s
 	for _, g := range []*gateway{other, without} {
 		if all := g.bound(); len(all) > 0 {
-			t.Errorf("VIPs of %s = %v, want none", g.ns.Name, all)
+			t.Errorf("%s: VIPs = %v, want none", g.ns.Name, all)
 		}
 	}
 	f.judge(p, "foreign fleets start")
@@ -358,8 +359,8 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 	f.full()
 }
 
-// full makes etcd raise the alarm of a full database, and kills the owner. No host can own the VIPs
-// then, and each must report the reason.
+// full makes etcd's database exceed its quota, and kills the owner. No host can own the VIPs then,
+// and each must report the reason.
 func (f *fleet) full() {
 	f.t.Helper()
 	dead := f.waitForOwner()
@@ -384,7 +385,7 @@ func (f *fleet) full() {
 	f.answers(vip, vip6)
 }
 
-// devices adds the first VIP of a device, deletes the device on the VIP's owner, and creates it
+// devices adds the first VIP on a device, deletes the device on the VIP's owner, and creates it
 // again. Other VIPs must stay on their hosts and be answered throughout.
 func (f *fleet) devices() {
 	f.t.Helper()
@@ -404,20 +405,20 @@ func (f *fleet) devices() {
 		return slices.ContainsFunc(f.hosts, func(h *gateway) bool { return h != g && slices.Contains(h.bound(), first) })
 	})
 	f.third.Join(g.ns, "10.7.0.200/24")
-	lab.Eventually(f.t, 10*time.Second, "a move to the new device", func() error { // the VIP can move once heartbeats arrive at the new device
+	lab.Eventually(f.t, 10*time.Second, "a move to the new device", func() error { // the VIP can move only once heartbeats arrive on the new device
 		return g.ns.Command(f.t.Context(), filepath.Join(g.bin, "vipctl"), "vip", "move", first.String(), "--to", g.ns.Name, "--config", g.config()).Run()
 	})
 	wait.For(f.t, wait.Patience, "the VIP on the new device", func() bool {
 		return strings.Contains(g.ns.Exec("ip", "-o", "addr", "show", "third"), " "+first.String()+"/")
 	})
 	if now := f.sessions(); !slices.Equal(now, sessions) {
-		f.t.Errorf("sessions after a device was replaced = %v, want %v", now, sessions)
+		f.t.Errorf("after a device was replaced: sessions = %v, want %v", now, sessions)
 	}
 	if o := f.waitForOwner(); o != g {
-		f.t.Errorf("owner of another device's VIP = %s, want %s", o.ns.Name, g.ns.Name)
+		f.t.Errorf("another device's VIP: owner = %s, want %s", o.ns.Name, g.ns.Name)
 	}
 	if gap := f.judge(p, "device replaced"); gap > wait.Bound(300*time.Millisecond) {
-		f.t.Errorf("time without an answer while a device was replaced = %s, want at most 300ms", gap)
+		f.t.Errorf("while a device was replaced: time without an answer = %s, want at most 300ms", gap)
 	}
 }
 
@@ -433,8 +434,8 @@ func (g *gateway) configure(change func(string) string) {
 	}
 }
 
-// alone returns hosts on which vipd runs without vipd owner, one for each mode that uses netfilter
-// rules.
+// alone returns hosts on which vipd runs without vipd owner: one host for each mode that uses
+// netfilter rules.
 func (f *fleet) alone(c *etcdkit.Cluster) (all []*gateway) {
 	defer func(mode string) { f.mode = mode }(f.mode)
 	for i, mode := range []string{"nftables", "iptables", "iptables", "userspace"} {
@@ -447,8 +448,9 @@ func (f *fleet) alone(c *etcdkit.Cluster) (all []*gateway) {
 	return all
 }
 
-// many adds 1,000 VIPs, removes the only VIP of a device, and kills the host with the most VIPs.
-// The other hosts must own these VIPs, and must answer a client that has just used them.
+// many adds 1,000 VIPs, removes the only VIP on a device, and kills the host that has the most
+// VIPs. The other hosts must own the killed host's VIPs, and must answer a client that has just
+// used them.
 func (f *fleet) many() {
 	f.t.Helper()
 	n, sessions := wait.Load(1000), f.sessions()
@@ -461,7 +463,7 @@ func (f *fleet) many() {
 	}
 	f.waitForOwner()
 	if now := f.sessions(); !slices.Equal(now, sessions) {
-		f.t.Errorf("sessions after VIPs were added and removed = %v, want %v", now, sessions)
+		f.t.Errorf("after VIPs were added and removed: sessions = %v, want %v", now, sessions)
 	}
 	g := slices.MaxFunc(f.hosts, func(a, b *gateway) int { return len(a.answer().Bound) - len(b.answer().Bound) })
 	others := slices.DeleteFunc(slices.Clone(f.hosts), func(o *gateway) bool { return o == g })
@@ -476,7 +478,6 @@ func (f *fleet) many() {
 	f.t.Logf("all %d VIPs had other owners after at most %s", len(share), time.Since(began).Round(time.Millisecond))
 }
 
-// manyVIPs returns n VIPs of the LAN.
 func manyVIPs(n int) (all []string) {
 	for i := range n {
 		all = append(all, fmt.Sprintf("10.9.%d.%d", 1+i/250, 1+i%250))
@@ -484,8 +485,8 @@ func manyVIPs(n int) (all []string) {
 	return all
 }
 
-// more adds n VIPs and removes the only VIP of a device. It returns the number of VIPs once all
-// have owners.
+// more adds n VIPs and removes the only VIP on a device. Once all VIPs have owners, it returns the
+// number of VIPs.
 func (f *fleet) more(n int) int {
 	f.t.Helper()
 	wait.For(f.t, wait.Patience, "an owner of "+aside.String(), func() bool { return f.has(aside) })
@@ -503,7 +504,7 @@ func (f *fleet) more(n int) int {
 	return want
 }
 
-// bound returns the total number of VIPs on hosts. All hosts must run vipd owner.
+// bound returns the total number of VIPs on these hosts. All hosts must run vipd owner.
 func bound(hosts []*gateway) (n int) {
 	for _, g := range hosts {
 		n += len(g.answer().Bound)
@@ -511,8 +512,8 @@ func bound(hosts []*gateway) (n int) {
 	return n
 }
 
-// TestStoppedDaemon pauses a process in the place of vipd with SIGSTOP. The process must count as
-// hanging after its own grace period, but not if it is only late.
+// TestStoppedDaemon pauses a process that stands in for vipd with SIGSTOP. The process must count
+// as hanging after its own grace period, but not if it is only late.
 func TestStoppedDaemon(t *testing.T) {
 	daemon := exec.Command("sleep", "600")
 	if err := daemon.Start(); err != nil {
@@ -527,28 +528,28 @@ func TestStoppedDaemon(t *testing.T) {
 	}
 	const short, hour = 500 * time.Millisecond, time.Hour
 	if hangs(false, hour, short) {
-		t.Error("hangs() of a running vipd = true, want false")
+		t.Error("running vipd: hangs() = true, want false")
 	}
 	if err := daemon.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	if hangs(true, 0, hour) || hangs(true, time.Second, hour) {
-		t.Error("hangs() before the end of the grace period = true, want false")
+		t.Error("before the grace period is over: hangs() = true, want false")
 	}
 	if hangs(true, -hour, short) {
-		t.Error("hangs() of a vipd that has just reported = true, want false")
+		t.Error("vipd that has just reported: hangs() = true, want false")
 	}
 	if !hangs(true, time.Second, short) || !o.daemon.reportedAt.IsZero() {
-		t.Error("hangs() after the grace period = false, want true")
+		t.Error("after the grace period: hangs() = false, want true")
 	}
 	if o.daemon.hangs() {
-		t.Error("second hangs() for the same pause = true, want false")
+		t.Error("second call in the same pause: hangs() = true, want false")
 	}
 }
 
 // TestFenceByOperator kills two of three hosts. The third must not revoke either session, and must
-// name the host it waits for. Once the record of a killed host has expired, the remaining host must
-// accept an operator's fence of that host. The fenced host must not own its VIPs again.
+// name the host that it waits for. Once the record of a killed host has expired, the remaining host
+// must accept an operator's fence of that host. The fenced host must not own its VIPs again.
 func TestFenceByOperator(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	g := f.waitForOwner()
@@ -559,9 +560,9 @@ func TestFenceByOperator(t *testing.T) {
 		return string(out), err
 	}
 	if out, err := vipctl("node", "fence", g.ns.Name, "--is-off"); err == nil || !strings.Contains(out, "less than 15 s ago") {
-		t.Errorf("fencing a host that has just renewed its lease = %v, %s; want an error", err, out)
+		t.Errorf("fencing a host that has just renewed its lease: error = %v, output = %s; want an error", err, out)
 	}
-	for _, h := range []*gateway{second, g} { // the owner is killed last, so the two others can't revoke its session
+	for _, h := range []*gateway{second, g} { // the owner is killed last, so the two other hosts can't revoke its session
 		powerOff.fault(h)
 	}
 	waits := "VIPs of " + g.ns.Name + " have no owner"
@@ -578,7 +579,7 @@ func TestFenceByOperator(t *testing.T) {
 		powerOff.repair(h)
 	}
 	if o := f.waitForOwner(); o != last {
-		t.Errorf("owner after %s returned = %s, want %s", g.ns.Name, o.ns.Name, last.ns.Name)
+		t.Errorf("after %s returned: owner = %s, want %s", g.ns.Name, o.ns.Name, last.ns.Name)
 	}
 	f.answers(vip, vip6)
 	f.judge(p, "fenced host returns")
@@ -586,12 +587,12 @@ func TestFenceByOperator(t *testing.T) {
 
 // TestVIPThatKernelRefuses moves a VIP to a host whose kernel refuses the VIP. The host must report
 // the reason and pass the VIP to another host. If no other host can own the VIP, the host must add
-// it as soon as the kernel permits.
+// it as soon as the kernel permits this.
 func TestVIPThatKernelRefuses(t *testing.T) {
 	if !wait.Soaking() {
 		t.Skip("make soak runs it: on a busy machine, a VIP that moves too often stays for a minute")
 	}
-	v := netip.MustParseAddr("fd09::101") // this VIP has no group, so it has not moved before
+	v := netip.MustParseAddr("fd09::101") // has no group, so it has not moved before
 	f := newFleet(t, "nftables", etcdkit.Options{}, "", fmt.Sprintf("[vips.%q]\nhold = \"one\"\n", v))
 	f.waitForOwner()
 	var g *gateway

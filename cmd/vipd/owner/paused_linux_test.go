@@ -23,7 +23,7 @@ import (
 	"vipd/test/wait"
 )
 
-// pausedMachine is a virtual machine that may own the VIP, with a prober for it.
+// pausedMachine is a virtual machine that may own the VIP, and a prober that queries the VIP.
 type pausedMachine struct {
 	*prober
 	t       *testing.T
@@ -31,9 +31,8 @@ type pausedMachine struct {
 	answers *bufio.Reader
 }
 
-// TestPausedMachine pauses a virtual machine that owns a VIP, including its clocks, until another
-// host has taken over. When the machine continues, it may answer only for the remaining time of its
-// gate.
+// TestPausedMachine pauses a virtual machine that owns a VIP, and its clocks, until another host
+// has taken over. When the machine resumes, it may answer only until its gate closes.
 func TestPausedMachine(t *testing.T) {
 	if !wait.Soaking() {
 		t.Skip("make soak runs it: it boots a guest")
@@ -56,38 +55,38 @@ func TestPausedMachine(t *testing.T) {
 		m.do("stop")
 		wait.For(t, wait.Patience, "another owner of its VIP", func() bool { return f.owner() != nil })
 		f.answers(vip)
-		time.Sleep(3 * time.Second) // exceeds the timeout of every gate
+		time.Sleep(3 * time.Second) // longer than the timeout of every gate
 		before := m.silent()
 		m.do("cont")
 		woke := time.Now()
 		if before < 3*time.Second {
-			t.Errorf("last answer of a paused machine = %s ago, want more than 3s", before)
+			t.Errorf("paused machine: last answer = %s ago, want more than 3s", before)
 		}
 		for f.owner() != nil && m.silent() < time.Second || time.Since(woke) < time.Second {
-			time.Sleep(time.Millisecond) // poll interval
+			time.Sleep(time.Millisecond) // polling interval
 		}
 		all = append(all, max(0, m.spoke().Sub(woke)))
 	}
 	gate := failover.NewTiming(800 * time.Millisecond).Gate
 	t.Logf("time of answers after a pause = %v; gate timeout = %s", all, gate)
-	if worst := slices.Max(all); worst > 4*gate { // the guest's clock is slow on a busy machine
-		t.Errorf("time of answers after a pause = %s, want at most %s", worst, 4*gate)
+	if worst := slices.Max(all); worst > 4*gate { // on a busy machine, the guest's clock is slow
+		t.Errorf("after a pause: machine answered for %s, want at most %s", worst, 4*gate)
 	}
 }
 
-// silent returns the time since the machine's last answer for the VIP.
+// silent returns how long the machine has not answered for the VIP.
 func (m *pausedMachine) silent() time.Duration {
 	return time.Since(m.spoke())
 }
 
-// spoke returns the time of the machine's last answer for the VIP.
+// spoke returns when the machine last answered for the VIP.
 func (m *pausedMachine) spoke() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.lastAnswer["guest"]
 }
 
-// machine boots a guest that may own VIPs, and a client queries the guest constantly.
+// machine boots a guest that may own VIPs. A client constantly queries the guest.
 func (f *fleet) machine(configure func(string) string) *pausedMachine {
 	t := f.t
 	t.Helper()
@@ -149,7 +148,7 @@ func (m *pausedMachine) do(command string) {
 			Error  json.RawMessage
 		}
 		if err = errors.Join(err, json.Unmarshal(line, &answer)); err != nil || answer.Error != nil {
-			m.t.Fatalf("QEMU's answer to %s = %s, error %v", command, line, err)
+			m.t.Fatalf("QEMU's answer to %s = %s, error = %v", command, line, err)
 		}
 		if answer.Return != nil {
 			return

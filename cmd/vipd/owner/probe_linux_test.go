@@ -28,7 +28,8 @@ const (
 	ownPort   = 9001
 )
 
-// respond makes a host echo each datagram with its name appended, and echo data on connections.
+// respond makes a host echo data on connections, and echo each datagram with the host's name
+// appended.
 func respond(t *testing.T, ns *lab.NS) {
 	t.Helper()
 	var c *net.UDPConn
@@ -65,10 +66,9 @@ func respond(t *testing.T, ns *lab.NS) {
 	}()
 }
 
-// talkative is the first byte of a client that requests a constant stream of data.
+// talkative is the first byte that a client sends to request a constant stream of data.
 const talkative = "t"
 
-// converse echoes everything that a client sends.
 func converse(c net.Conn) {
 	defer c.Close()
 	b := make([]byte, 1)
@@ -88,7 +88,7 @@ func chatter(c net.Conn) {
 		if _, err := c.Write([]byte(".")); err != nil {
 			return
 		}
-		time.Sleep(20 * time.Millisecond) // the interval of writes
+		time.Sleep(20 * time.Millisecond) // the pause between writes
 	}
 }
 
@@ -112,18 +112,19 @@ func ask(t *testing.T, client *lab.NS, to netip.AddrPort) string {
 
 // prober queries a VIP with one protocol every 5 ms. It sends queries as a client would, and also
 // sends queries directly to each host's MAC address. A TCP query is a SYN from a new port. The
-// client's kernel resets answered queries.
+// client's kernel answers a SYN-ACK with a reset.
 type prober struct {
 	own, vip netip.Addr
 	protocol byte
-	hosts    map[string]string // names by MAC
-	first    uint32            // number of query 0; late answers to earlier probers have other numbers
+	hosts    map[string]string // names by MAC address
+	first    uint32            // number of query 0; late answers to a previous prober have other numbers
 
 	mu    sync.Mutex // guards the fields below
 	asked map[uint32]time.Time
-	// client and straight hold the hosts that answered each query.
+	// client holds the hosts that answered each query that was sent as a client would, and straight
+	// the hosts that answered each direct query.
 	client, straight map[uint32][]string
-	lastAnswer       map[string]time.Time // time of each host's last answer
+	lastAnswer       map[string]time.Time // when each host last answered
 
 	stop chan struct{}
 	done sync.WaitGroup
@@ -156,7 +157,7 @@ func probe(t *testing.T, client *lab.NS, device string, own, vip netip.Addr, pro
 	return p
 }
 
-// start opens the prober's sockets in this namespace, and starts it.
+// start opens the prober's sockets in the current namespace, and starts the prober.
 func (p *prober) start(device string) error {
 	link, err := net.InterfaceByName(device)
 	if err != nil {
@@ -168,7 +169,7 @@ func (p *prober) start(device string) error {
 	}
 	opened := []io.Closer{frames}
 	if p.protocol == unix.IPPROTO_UDP {
-		for _, straight := range []bool{false, true} { // without these sockets, this host would report the ports as unreachable
+		for _, straight := range []bool{false, true} { // without these sockets, this host would report that the ports are unreachable
 			c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.own, p.port(0, straight))))
 			if err != nil {
 				return err
@@ -222,7 +223,7 @@ func (p *prober) ask(usual *net.IPConn, frames *os.File, mac net.HardwareAddr) {
 	for id := uint32(1); ; id++ {
 		select {
 		case <-p.stop:
-			time.Sleep(100 * time.Millisecond) // wait for the last answers
+			time.Sleep(100 * time.Millisecond) // wait for late answers
 			return
 		case <-time.After(5 * time.Millisecond):
 		}
@@ -237,21 +238,21 @@ func (p *prober) ask(usual *net.IPConn, frames *os.File, mac net.HardwareAddr) {
 	}
 }
 
-// port returns the source port of a query. Its lowest bit is set if the query is sent directly to a
+// port returns a query's source port. Its lowest bit is set if the query is sent directly to a
 // host.
 func (p *prober) port(id uint32, straight bool) uint16 {
 	if p.protocol == unix.IPPROTO_UDP {
 		id = 0
 	}
-	port := 1024 + 2*uint16((p.first+id)%15000) // below the kernels' ephemeral ports
+	port := 1024 + 2*uint16((p.first+id)%15000) // below the kernel's ephemeral ports
 	if straight {
 		port++
 	}
 	return port
 }
 
-// question returns a datagram that contains the query's number, or a SYN with the number as the
-// sequence number.
+// question returns a datagram that contains the query's number, or a SYN whose sequence number is
+// the query's number.
 func (p *prober) question(id uint32, straight bool) []byte {
 	b := binary.BigEndian.AppendUint16(nil, p.port(id, straight))
 	b = binary.BigEndian.AppendUint16(b, probePort)
@@ -267,7 +268,7 @@ func (p *prober) question(id uint32, straight bool) []byte {
 	return b
 }
 
-// packet returns a frame to the VIP with this payload, but without the MAC addresses.
+// packet returns a frame to the VIP with this payload. The MAC addresses are missing.
 func (p *prober) packet(payload []byte) []byte {
 	n := byte(len(payload))
 	kind, ip := []byte{8, 0}, []byte{0x45, 0, 0, 20 + n, 0, 0, 0x40, 0, 64, p.protocol, 0, 0}
@@ -293,12 +294,12 @@ func (p *prober) listen(frames *os.File) {
 	}
 }
 
-// instant is less than the time in which a VIP can move. A later answer to a direct query does not
-// prove when its host had the VIP, because a busy machine may pause between the frames of a query.
+// instant is shorter than any move of a VIP. A later answer to a direct query does not prove when
+// the host had the VIP, because a busy machine may pause between a query's frames.
 const instant = 5 * time.Millisecond
 
-// receive processes a frame that may be an answer. A reset shows that a host that should be silent
-// has answered, but does not count as an answer to the client's queries.
+// receive processes a frame that may be an answer. A reset shows that a host answered even though
+// it should be silent, but does not count as an answer to the client's queries.
 func (p *prober) receive(frame []byte) {
 	const ethernet, shortest = 14, 14
 	kind, from, size := 9, 12, 20 // offsets of the protocol and source address in an IPv4 header, and its size
@@ -333,11 +334,11 @@ func (p *prober) receive(frame []byte) {
 	}
 }
 
-// probers holds probers of several VIPs and protocols.
+// probers holds probers for several VIPs and protocols.
 type probers []*prober
 
-// gap stops the probers. It returns the longest time without an answer for each protocol, and the
-// hosts of each query that two hosts answered.
+// gap stops the probers. It returns how long no host answered at most for each protocol, and the
+// hosts that answered each query to which two hosts answered.
 func (all probers) gap() (udp, tcp time.Duration, dual [][]string) {
 	for _, p := range all {
 		close(p.stop)
@@ -353,9 +354,9 @@ func (all probers) gap() (udp, tcp time.Duration, dual [][]string) {
 	return udp, tcp, dual
 }
 
-// gap waits until the prober has stopped. It returns the longest time without an answer to the
-// client's queries, and the hosts of each query that two hosts answered. It ignores the delays of
-// queries on a busy machine.
+// gap waits until the prober has stopped. It returns how long the client's queries were not
+// answered at most, and the hosts that answered each query to which two hosts answered. It ignores
+// queries that a busy machine sent late.
 func (p *prober) gap() (gap time.Duration, dual [][]string) {
 	p.done.Wait()
 	last := uint32(0)
@@ -394,8 +395,8 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// queryVIPs queries VIPs by UDP as a client would. It repeats unanswered queries until a wanted
-// host has answered for each VIP.
+// queryVIPs queries VIPs over UDP as a client would. It repeats queries until, for each VIP, a host
+// has answered for which wanted returns true.
 func (f *fleet) queryVIPs(vips []netip.Addr, what string, wanted func(host string) bool) {
 	f.t.Helper()
 	pc, err := f.client.ListenPacket("udp4", ":0")
@@ -403,7 +404,7 @@ func (f *fleet) queryVIPs(vips []netip.Addr, what string, wanted func(host strin
 		f.t.Fatal(err)
 	}
 	c := pc.(*net.UDPConn)
-	_ = c.SetReadBuffer(4 << 20) // lost answers only cause repeated queries
+	_ = c.SetReadBuffer(4 << 20) // if answers are lost, queries are repeated
 	var mu sync.Mutex            // guards left
 	left := map[netip.Addr]bool{}
 	for _, v := range vips {
@@ -432,7 +433,7 @@ func (f *fleet) queryVIPs(vips []netip.Addr, what string, wanted func(host strin
 		mu.Unlock()
 		for i, v := range now {
 			if i%50 == 49 {
-				time.Sleep(time.Millisecond) // a packet queue holds 1,000 packets
+				time.Sleep(time.Millisecond) // pauses, because a packet queue holds 1,000 packets
 			}
 			_, _ = c.WriteToUDPAddrPort([]byte("?"), netip.AddrPortFrom(v, probePort))
 		}

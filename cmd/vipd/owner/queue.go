@@ -11,11 +11,11 @@ import (
 // cover is an action that changes the VIPs and devices that the gate covers.
 type cover struct{ places onhost.Places }
 
-// unbinds is a series of consecutive Unbinds.
+// unbinds is a series of consecutive local.Unbind actions.
 type unbinds []local.Unbind
 
-// maxUnbound is the maximum number of VIPs in combined Unbinds. A VIP that moves to another host is
-// silent until all VIPs of the combined Unbinds are removed.
+// maxUnbound is the maximum number of VIPs that are removed together. A VIP that moves to another
+// host is silent until all VIPs of the series have been removed.
 const maxUnbound = 100
 
 // queue holds the actions for the kernel. It has no size limit: the loop adds actions and must not
@@ -34,7 +34,7 @@ func (q *queue) add(a any) {
 }
 
 // next removes and returns the first action, or returns nil if the queue is empty. If the first
-// actions are Unbinds, it returns them together.
+// actions are local.Unbind actions, it returns them together as unbinds.
 func (q *queue) next() (first any) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -12,10 +12,10 @@ type refresher struct {
 	kernel Kernel
 	// timeout is how long the gate stays open after a refresh.
 	timeout time.Duration
-	// deadline is the decider's deadline. refreshed is the time of the last refresh.
+	// deadline is the decider's deadline. refreshed is when the gate was last refreshed.
 	deadline, refreshed atomic.Int64
 	opened              atomic.Bool
-	// late is the longest delay of a refresh.
+	// late is how late a refresh was at most.
 	late atomic.Int64
 }
 
@@ -51,8 +51,9 @@ func (r *refresher) run(done <-chan struct{}) {
 	}
 }
 
-// refresh refreshes an open gate if the deadline permits this. It does not refresh an overdue gate:
-// that would not open the gate again, but would hide from the loop that the gate has closed.
+// refresh refreshes an open gate if the deadline permits this. It does not refresh an overdue gate,
+// because that would not open the gate again, but would hide from the loop that the gate has
+// closed.
 func (r *refresher) refresh(at local.Time) {
 	if _, overdue := r.overdue(at); r.opened.Load() && !overdue && local.Passes(at, local.Time(r.deadline.Load()), r.timeout) {
 		r.kernel.Refresh()
@@ -60,15 +61,15 @@ func (r *refresher) refresh(at local.Time) {
 	}
 }
 
-// overdue returns the time since the last refresh, and reports whether the gate may have closed in
-// that time.
+// overdue returns how long ago the gate was last refreshed, and reports whether the gate may have
+// closed in that time.
 func (r *refresher) overdue(at local.Time) (late time.Duration, overdue bool) {
 	late = at.Since(local.Time(r.refreshed.Load()))
 	return late, late > r.timeout*4/5
 }
 
-// lapsed reports whether an open gate is overdue, and returns the time since the last refresh. It
-// reports each lapse only once.
+// lapsed reports whether an open gate is overdue, and returns how long ago it was last refreshed.
+// It reports each lapse only once.
 func (r *refresher) lapsed(at local.Time) (late time.Duration, lapsed bool) {
 	late, overdue := r.overdue(at)
 	return late, r.opened.Load() && overdue && r.opened.CompareAndSwap(true, false)

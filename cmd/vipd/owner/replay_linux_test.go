@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestReplayedHeartbeats cuts the power of an owner, while a client repeats its last heartbeats to
-// the other hosts. One of the other hosts must nevertheless take over the VIP.
+// TestReplayedHeartbeats cuts the power of an owner, while a client replays the owner's last
+// heartbeats to the other hosts. One of the other hosts must nevertheless take over the VIP.
 func TestReplayedHeartbeats(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	dead := f.waitForOwner()
@@ -28,7 +28,7 @@ func TestReplayedHeartbeats(t *testing.T) {
 	died := time.Now()
 	replays := last()
 	if len(replays) != 2 {
-		t.Fatalf("hosts with recorded heartbeats = %d, want 2", len(replays))
+		t.Fatalf("hosts to which heartbeats were recorded = %d, want 2", len(replays))
 	}
 	stop := f.replay(replays)
 	wait.For(t, wait.Patience, "another owner in spite of replays", func() bool { o := f.owner(); return o != nil && o != dead })
@@ -38,8 +38,8 @@ func TestReplayedHeartbeats(t *testing.T) {
 	stop()
 }
 
-// record records the heartbeats that a host sends to all others. The function last returns the last
-// heartbeat to each address.
+// record records the heartbeats that a host sends to all other hosts. The function last returns the
+// last heartbeat to each address.
 func (f *fleet) record(from *gateway) (last func() map[netip.AddrPort][]byte) {
 	f.t.Helper()
 	var mu sync.Mutex
@@ -74,15 +74,15 @@ func (f *fleet) record(from *gateway) (last func() map[netip.AddrPort][]byte) {
 	}
 	return func() map[netip.AddrPort][]byte {
 		for _, end := range ends {
-			_ = end() // the socket was only used to read
+			_ = end() // the socket was only used for reading
 		}
 		reading.Wait()
 		return all
 	}
 }
 
-// sentBy returns the payload and the destination of a frame if the frame is a heartbeat from
-// source, and not an answer.
+// sentBy returns the payload and the destination of a frame if the frame is a heartbeat from source
+// that is not an answer.
 func sentBy(source netip.Addr, frame []byte) (to netip.AddrPort, payload []byte) {
 	const ethernet, header, udp, kind = 14, 20, 8, 5
 	if len(frame) < ethernet+header+udp+kind+1 {
@@ -111,7 +111,7 @@ func (f *fleet) replay(all map[netip.AddrPort][]byte) (stop func()) {
 	sending.Go(func() {
 		for {
 			for to, payload := range all {
-				_, _ = c.WriteTo(payload, net.UDPAddrFromAddrPort(to)) // a lost datagram is sent again
+				_, _ = c.WriteTo(payload, net.UDPAddrFromAddrPort(to)) // a lost datagram is followed by another
 			}
 			select {
 			case <-done:

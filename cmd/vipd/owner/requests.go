@@ -11,7 +11,7 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// request returns the handler of a request that concerns VRRP. The loop calls do.
+// request returns the handler for a request that requires VRRP. The loop calls the function do.
 func (o *Owner) request(do func(d *byVRRP, now local.Time, r *http.Request) ([]local.Action, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := o.doRequest(func(d *byVRRP, now local.Time) ([]local.Action, error) { return do(d, now, r) }); err != nil {
@@ -22,7 +22,6 @@ func (o *Owner) request(do func(d *byVRRP, now local.Time, r *http.Request) ([]l
 	}
 }
 
-// doRequest runs do in the loop.
 func (o *Owner) doRequest(do func(d *byVRRP, now local.Time) ([]local.Action, error)) error {
 	c := o.core.Load()
 	if c == nil {
@@ -46,7 +45,7 @@ func (o *Owner) doRequest(do func(d *byVRRP, now local.Time) ([]local.Action, er
 	}
 }
 
-// move passes the group of a VIP to another host.
+// move passes a VIP's group to another host.
 func (d *byVRRP) move(now local.Time, r *http.Request) ([]local.Action, error) {
 	vip, err := netip.ParseAddr(r.PathValue("vip"))
 	if err != nil {
@@ -59,12 +58,12 @@ func (d *byVRRP) move(now local.Time, r *http.Request) ([]local.Action, error) {
 	return d.Resign(now, group), nil
 }
 
-// resume permits groups that were moved away to preempt other hosts again.
+// resume permits this host to preempt other hosts again in groups that were moved away.
 func (d *byVRRP) resume(now local.Time, _ *http.Request) ([]local.Action, error) {
 	return d.Standby(now, d.standby), nil
 }
 
-// owned returns the group of a VIP, or an error with the reason why this host does not own the VIP.
+// owned returns a VIP's group, or an error that says why this host does not own the VIP.
 func (d *byVRRP) owned(now local.Time, vip netip.Addr) (group string, err error) {
 	for _, g := range d.reported.last {
 		if slices.Contains(g.VIPs, vip) {

@@ -15,7 +15,7 @@ import (
 	"vipd/test/wait"
 )
 
-// refusing is a kernel that has lost VIPs, and no longer accepts one of them.
+// refusing is a kernel that has lost VIPs, and refuses one of them.
 type refusing struct {
 	Kernel
 	lost    []netip.Addr
@@ -29,7 +29,7 @@ func (k *refusing) Bind([]netip.Addr) map[netip.Addr]error {
 }
 
 // TestRestoredVIPs restores VIPs that another program removed. The event must name the restored
-// VIPs. VIPs that the kernel refuses must be retried.
+// VIPs. A VIP that the kernel refuses must be retried.
 func TestRestoredVIPs(t *testing.T) {
 	back, refused := netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
 	for _, lost := range [][]netip.Addr{{back, refused}, {refused}} {
@@ -67,8 +67,8 @@ func (k *removing) Unbind(vips []netip.Addr) error {
 
 func (k *removing) Intact() (string, error) { return "", nil }
 
-// TestRemovedAtOnce removes many VIPs at once. The loop must continue while its worker is busy, and
-// few calls must be sufficient to remove all VIPs.
+// TestRemovedAtOnce removes many VIPs at the same time. The loop must continue while its worker is
+// busy, and few calls must be sufficient to remove all VIPs.
 func TestRemovedAtOnce(t *testing.T) {
 	const many = 10_000
 	var all []local.Action
@@ -100,13 +100,12 @@ func TestRemovedAtOnce(t *testing.T) {
 	}
 }
 
-// opens is a kernel whose gate can be opened.
 type opens struct{ Kernel }
 
 func (opens) Open() error { return nil }
 
-// TestOpenedLate makes a gate lapse after it was opened, but before the node has processed the
-// opening. The gate must be closed, so it can be opened again.
+// TestOpenedLate makes a gate lapse after it was opened, but before the node has processed that it
+// is open. The gate must be closed, so it can be opened again.
 func TestOpenedLate(t *testing.T) {
 	timing := failover.NewTiming(time.Hour)
 	n := failover.New(failover.Options{Name: "a", Member: failover.Member{Boot: 7, Weight: 1}, Timing: timing, NewID: newID, Wall: time.Now})
@@ -135,7 +134,6 @@ func TestOpenedLate(t *testing.T) {
 	}
 }
 
-// refreshes is a kernel that counts refreshes.
 type refreshes struct {
 	opens
 	count int
@@ -144,8 +142,8 @@ type refreshes struct {
 func (k *refreshes) Refresh() { k.count++ }
 
 // TestRefreshOverdue wakes the refresher after the gate has closed because of its timeout. Even if
-// the deadline is far away, it must not refresh the gate, because otherwise the loop would miss the
-// lapse.
+// the deadline is far in the future, the refresher must not refresh the gate, because the loop
+// would then miss the lapse.
 func TestRefreshOverdue(t *testing.T) {
 	k := &refreshes{}
 	r := refresher{kernel: k, timeout: 100 * time.Millisecond}
@@ -156,11 +154,11 @@ func TestRefreshOverdue(t *testing.T) {
 	r.deadline.Store(int64(opened.Add(time.Hour)))
 	r.refresh(opened.Add(70 * time.Millisecond))
 	if k.count != 1 {
-		t.Fatalf("refreshes in time = %d, want 1", k.count)
+		t.Fatalf("refreshes before the timeout = %d, want 1", k.count)
 	}
 	r.refresh(opened.Add(200 * time.Millisecond))
 	if k.count != 1 {
-		t.Errorf("refreshes of an overdue gate = %d, want none", k.count-1)
+		t.Errorf("overdue gate: refreshes = %d, want none", k.count-1)
 	}
 	if late, lapsed := r.lapsed(opened.Add(210 * time.Millisecond)); !lapsed || late != 140*time.Millisecond {
 		t.Errorf("lapsed = %s, %t, want 140ms, true", late, lapsed)

@@ -10,9 +10,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestEtcdDataReplaced restores etcd from a backup, then wipes it, while hosts run. Two hosts must
-// never answer at the same time, and a single owner must remain. If that owner dies, another host
-// must take over.
+// TestEtcdDataReplaced restores etcd from a backup, and then wipes it, while the hosts are running.
+// Two hosts must never answer at the same time, and a single owner must remain. If that owner dies,
+// another host must take over.
 func TestEtcdDataReplaced(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	m := f.etcd.Members[0]
@@ -35,8 +35,8 @@ func TestEtcdDataReplaced(t *testing.T) {
 	f.replaceEtcd("wiped", m.Wipe, nil)
 }
 
-// replaceEtcd replaces etcd's data. If late is not nil, that host detects the change later than the
-// others.
+// replaceEtcd replaces etcd's data. If late is not nil, that host detects the change later than all
+// other hosts.
 func (f *fleet) replaceEtcd(what string, replace func(), late *gateway) {
 	f.t.Helper()
 	f.waitForOwner()
@@ -57,7 +57,7 @@ func (f *fleet) replaceEtcd(what string, replace func(), late *gateway) {
 	m.Start()
 	if late != nil {
 		wait.For(f.t, wait.Patience, "new sessions of the others", func() bool { return renewed() == 2 })
-		time.Sleep(3 * time.Second) // the other hosts must not take over in this time; a new session waits for 0.8 s
+		time.Sleep(3 * time.Second) // the other hosts must not take over in this time; a new session waits 0.8 s
 		cutFromEtcd.repair(late)
 	}
 	wait.For(f.t, wait.Patience, "new sessions after etcd was "+what, func() bool { return renewed() == 3 })

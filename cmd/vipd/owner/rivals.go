@@ -15,11 +15,11 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// rivalKept is how long a host that has claimed a VIP of this host counts as a problem. Such a host
-// is probed every announce_every.
+// rivalKept is how long a problem is reported after another host has claimed one of this host's
+// VIPs. The other host is probed every announce_every.
 const rivalKept = 5 * time.Minute
 
-// rivals holds the other hosts that claim VIPs of this host.
+// rivals holds the other hosts that claim this host's VIPs.
 type rivals struct {
 	// byVRRP reports whether VRRP decides which host owns a VIP. If so, a rival may be the other
 	// host of the pair.
@@ -32,7 +32,7 @@ type rivals struct {
 	over map[netip.Addr]bool
 }
 
-// end records that VIPs no longer have a rival.
+// end records that no rival claims these VIPs any longer.
 func (r *rivals) end(vips ...netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -43,8 +43,8 @@ func (r *rivals) end(vips ...netip.Addr) {
 	}
 }
 
-// left handles an action that may remove VIPs from this host. A VIP that this host does not have
-// can't have a rival.
+// left handles an action that may remove VIPs from this host. A VIP that is not on this host can't
+// have a rival.
 func (r *rivals) left(a local.Action) {
 	switch a := a.(type) {
 	case local.Unbind:
@@ -54,7 +54,7 @@ func (r *rivals) left(a local.Action) {
 	}
 }
 
-// current returns the VIPs that a rival has claimed within the given time.
+// current returns the VIPs that a rival has claimed within the duration silent.
 func (r *rivals) current(silent time.Duration) (vips []netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,10 +66,10 @@ func (r *rivals) current(silent time.Duration) (vips []netip.Addr) {
 	return vips
 }
 
-// rivalsEvery is the interval of requests to rivals.
+// rivalsEvery is the interval at which rivals are probed.
 const rivalsEvery = 2 * time.Second
 
-// askRivals asks rivals whether they still have the claimed VIPs, until ctx ends.
+// askRivals asks rivals whether they still have the claimed VIPs, until ctx is done.
 func (c *core) askRivals(ctx context.Context) {
 	for wake.Sleep(ctx, rivalsEvery) {
 		vips := c.rivals.current(rivalKept)
@@ -85,7 +85,7 @@ func (c *core) askRivals(ctx context.Context) {
 	}
 }
 
-// rival handles another host's claim of a VIP of this host.
+// rival handles another host's claim to one of this host's VIPs.
 func (c *core) rival(claim onhost.Rival) {
 	vip, mac := claim.VIP, claim.MAC.String()
 	c.queueInput(func(local.Time) []local.Action {
@@ -120,7 +120,7 @@ func (r *rivals) text(one *api.OwnerRival) string {
 	return fmt.Sprintf("%s answers for %s: %s", who, one.VIP, one.MAC)
 }
 
-// advice returns the remedy for the problem of a rival.
+// advice returns the remedy for the problem that a rival causes.
 func (r *rivals) advice() string {
 	if r.byVRRP {
 		return "clients might reach either host; let the hosts receive each other's adverts (IP protocol 112, router_id, peers), or remove the address from one of them"

@@ -14,14 +14,14 @@ import (
 	"vipd/test/wait"
 )
 
-// roaming lists the VIPs of a group. The last two are the endpoints' gateways.
+// roaming lists a group's VIPs. The last two are the endpoints' gateways.
 var roaming = []netip.Addr{
 	netip.MustParseAddr("10.9.0.101"), netip.MustParseAddr("fd09::101"), netip.MustParseAddr("10.8.0.101"), netip.MustParseAddr("fd08::101"),
 }
 
 // roams defines frontends for which all hosts choose the same endpoints. Some VIPs have a single
-// owner, with two schedulers and also over IPv6. Every host has the last VIP, which the client
-// reaches through the owner.
+// owner; they cover two schedulers, and both IPv4 and IPv6. The last VIP is on every host, and the
+// client reaches it through the owner.
 const roams = `
 [vips]
 "10.9.0.101" = { hold = "one", group = "roams" }
@@ -44,13 +44,13 @@ ports = [{ port = 9002, target_port = 9001 }]
 endpoints = [{ address = "10.8.0.31" }, { address = "10.8.0.32" }, { address = "10.8.0.33" }]
 `
 
-// roamers is the number of clients for each frontend. Hosts choose endpoints by client address, so
-// each endpoint gets clients.
+// roamers is the number of clients for each frontend. Hosts choose endpoints by client address, and
+// there are enough clients for each endpoint.
 const roamers = 8
 
 // TestConnectionsGoOn moves a VIP for which all hosts choose the same endpoints, and then kills its
-// owner. Open connections must continue at the next owner, whether only the client or both sides
-// send.
+// owner. Open connections must continue at the next owner, whether only the client sends or both
+// sides send.
 func TestConnectionsGoOn(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) { connectionsGoOn(t, mode) })
@@ -82,7 +82,6 @@ func connectionsGoOn(t *testing.T, mode string) {
 	f.wantConnectionsContinue(killed)
 }
 
-// line is an open connection.
 type line struct {
 	net.Conn
 	to       string
@@ -103,7 +102,7 @@ func (l *line) listen() {
 	}
 }
 
-// lines opens connections to all roaming frontends. On every second connection, both sides send
+// lines opens connections to all frontends in roams. On every second connection, both sides send
 // constantly.
 func (f *fleet) lines() (all []*line) {
 	f.t.Helper()
@@ -172,7 +171,7 @@ func (f *fleet) wantConnectionsContinue(c fault) {
 	})
 	for _, l := range all {
 		if err := l.ended.Load(); err != nil {
-			f.t.Errorf("%s: error of the connection to %s (both sides send: %t) = %v, want none", c.name, l.to, l.both, *err)
+			f.t.Errorf("%s: connection to %s (both sides send = %t): error = %v, want none", c.name, l.to, l.both, *err)
 		}
 	}
 	c.repair(g)

@@ -27,9 +27,9 @@ func TestRouterReplaced(t *testing.T) {
 	for _, h := range f.hosts {
 		h.ns.Exec("ip", "route", "replace", "default", "via", "10.9.0.2")
 	}
-	time.Sleep(500 * time.Millisecond) // a person would need at least this time between the changes
+	time.Sleep(500 * time.Millisecond) // a person would wait at least this long between the changes
 	router.DelAddr("lan", "10.9.0.1/16")
-	time.Sleep(4 * time.Second) // no VIP may move in this time, which exceeds the 2 s for which a gateway may be silent
+	time.Sleep(4 * time.Second) // longer than the 2 s for which a gateway may be silent; no VIP may move in this time
 	if now, late := f.takeovers(), f.late(); now != took && late < tooLate {
 		t.Errorf("VIPs moved from %s after the gateway was replaced, but no owner was late by more than %s; want no move", g.ns.Name, late)
 	}

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestClosedConnectionOfDaemon closes the connection over which vipd reports to vipd owner. If
-// nothing is served without vipd, the VIPs must then have a reason why this host can't serve them.
-// A repeated report must be decoded only once.
+// TestClosedConnectionOfDaemon closes the connection over which vipd reports to vipd owner. If VIPs
+// are not served without vipd, there must then be a reason why this host can't serve them. A
+// repeated report must be decoded only once.
 func TestClosedConnectionOfDaemon(t *testing.T) {
 	o := New(Options{}, "")
 	first, second := net.Conn(&net.TCPConn{}), net.Conn(&net.UnixConn{})
@@ -46,6 +46,6 @@ func TestClosedConnectionOfDaemon(t *testing.T) {
 	o.daemon.closed(first, http.StateClosed)
 	cannot("")
 	if err := o.daemon.receive([]byte("{"), first); err == nil {
-		t.Error("receive of half a report = nil, want an error")
+		t.Error("half a report: receive = nil, want an error")
 	}
 }

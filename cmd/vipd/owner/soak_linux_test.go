@@ -19,7 +19,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestWorstGap measures the time without an answer when a VIP moves and when its owner has a fault.
+// TestWorstGap measures how long no host answers when a VIP moves and when its owner has a fault.
 // docs/ownership.md contains the results.
 func TestWorstGap(t *testing.T) {
 	n := wait.Soak(0, 20)
@@ -52,7 +52,6 @@ func (f *fleet) worst(c fault, n int) {
 	f.t.Logf("an owner waited %s for a processor at worst", f.late().Round(time.Millisecond))
 }
 
-// logGaps logs the times without an answer.
 func logGaps(t *testing.T, what string, gaps []time.Duration) {
 	t.Helper()
 	slices.Sort(gaps)
@@ -60,7 +59,7 @@ func logGaps(t *testing.T, what string, gaps []time.Duration) {
 	t.Logf("%s, %d times: nobody answered for %s (median), %s (worst)", what, n, gaps[n/2].Round(time.Millisecond), gaps[n-1].Round(time.Millisecond))
 }
 
-// TestCostAtRest measures the cost of 10,000 idle VIPs on three hosts. The VIPs are announced every
+// TestCostAtRest measures how much 10,000 idle VIPs cost three hosts. The VIPs are announced every
 // second, and then every minute, which is the default.
 func TestCostAtRest(t *testing.T) {
 	n := wait.Soak(0, 10000)
@@ -73,8 +72,8 @@ func TestCostAtRest(t *testing.T) {
 	f.more(n)
 	t.Logf("%d VIPs have owners after %s", n, time.Since(began).Round(time.Second))
 	f.waitForOwner()
-	// The first announcements are complete when each VIP was announced four times, at 500 frames a
-	// second.
+	// The first announcements are complete when each VIP has been announced four times, at 500
+	// frames a second.
 	const least, span = 4, 30 * time.Second
 	wait.For(t, 10*time.Minute, "the first announcements", func() bool {
 		return !slices.ContainsFunc(f.hosts, func(g *gateway) bool { s := g.status(); return s == nil || s.Announced < uint64(least*len(s.Bound)) })
@@ -85,9 +84,9 @@ func TestCostAtRest(t *testing.T) {
 				return strings.Replace(text, `announce_every = "1s"`, fmt.Sprintf("announce_every = %q", every), 1)
 			})
 		}
-		time.Sleep(span) // wait for earlier announcements to end
+		time.Sleep(span) // wait until earlier announcements are complete
 		before := f.reading()
-		time.Sleep(span) // the measured time
+		time.Sleep(span) // the measured interval
 		after := f.reading()
 		for _, what := range slices.Sorted(maps.Keys(after)) {
 			t.Logf("announced every %s: %s: %.2f a second", every, what, (after[what]-before[what])/span.Seconds())
@@ -95,7 +94,7 @@ func TestCostAtRest(t *testing.T) {
 	}
 }
 
-// reading returns counters of the hosts and of etcd.
+// reading returns counters from the hosts and from etcd.
 func (f *fleet) reading() map[string]float64 {
 	all := map[string]float64{}
 	for _, g := range f.hosts {
@@ -134,8 +133,8 @@ func (f *fleet) reading() map[string]float64 {
 	return all
 }
 
-// seconds returns the processor time of a process's threads. It does not read /proc/PID/stat, whose
-// times are sampled at ticks that also wake the process.
+// seconds returns the CPU time that a process's threads have used. It does not read /proc/PID/stat,
+// because that file only contains samples, taken at ticks that also wake the process.
 func seconds(t *testing.T, pid int) (all float64) {
 	t.Helper()
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
@@ -145,7 +144,7 @@ func seconds(t *testing.T, pid int) (all float64) {
 	for _, file := range threads {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // the thread has ended
+			continue // the thread has exited
 		}
 		nanoseconds, _, _ := strings.Cut(string(text), " ")
 		n, err := strconv.ParseFloat(nanoseconds, 64)

@@ -13,9 +13,9 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// strangers holds routers that send adverts with a router ID that no group of this host has. If
-// such a router lists a VIP of a group, both hosts own the VIP, because they ignore each other's
-// adverts.
+// strangers holds strangers: routers that send adverts with a router ID that none of this host's
+// groups uses. If a stranger lists a group's VIP, both hosts own the VIP, because they ignore each
+// other's adverts.
 type strangers struct {
 	of map[strangerKey]stranger
 }
@@ -25,22 +25,22 @@ type strangerKey struct {
 	id   uint8
 }
 
-// stranger is the last advert of a router. noted is the time of the last note about the router.
+// stranger is a router's last advert. noted is when an event about the router was last recorded.
 type stranger struct {
 	advert    *vrrp.Advert
 	at, noted local.Time
 }
 
 const (
-	// strangerKept is how long a stranger is reported, and the minimum time between two notes about
-	// a stranger.
+	// strangerKept is how long a stranger is reported, and the minimum time between two events
+	// about it.
 	strangerKept = time.Minute
 	// maxStrangers is the maximum number of strangers. It is limited because anybody on the LAN can
 	// forge adverts.
 	maxStrangers = 32
 )
 
-// receive handles an advert. It returns a note if the advert lists a VIP of a group.
+// receive handles an advert. It returns a note (an event) if the advert lists a group's VIP.
 func (x *strangers) receive(now local.Time, a *onhost.Advert, groups []vrrp.Group) (actions []local.Action) {
 	if len(a.Data) < 2 || slices.ContainsFunc(groups, func(g vrrp.Group) bool { return g.RouterID == a.Data[1] }) {
 		return nil
@@ -67,7 +67,7 @@ func (x *strangers) receive(now local.Time, a *onhost.Advert, groups []vrrp.Grou
 	return actions
 }
 
-// text describes a stranger that lists a VIP of a group, or returns "".
+// text describes a stranger that lists a group's VIP, or returns "".
 func (s *stranger) text(from netip.Addr, groups []vrrp.Group) string {
 	for _, g := range groups {
 		if i := slices.IndexFunc(s.advert.Addrs, func(a netip.Addr) bool { return slices.Contains(g.VIPs, a) }); i >= 0 {

@@ -13,9 +13,9 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// TestStrangersWithOtherRouterID receives adverts with a router ID that no group has. An advert
-// that lists a VIP of a group must cause a problem, and a note at most once a minute. For any other
-// advert, only the router ID must be recorded.
+// TestStrangersWithOtherRouterID receives adverts with a router ID that no group has. If an advert
+// lists a group's VIP, a problem must exist, and an event must be recorded at most once a minute.
+// For all other adverts, only the router ID must be recorded.
 func TestStrangersWithOtherRouterID(t *testing.T) {
 	host, to, shared := netip.MustParseAddr("10.9.0.12"), netip.MustParseAddr("224.0.0.18"), netip.MustParseAddr("10.9.0.100")
 	groups := []vrrp.Group{{Name: "main", RouterID: 51, VIPs: []netip.Addr{shared}}}
@@ -43,7 +43,7 @@ func TestStrangersWithOtherRouterID(t *testing.T) {
 		t.Errorf("router IDs = %v, want 52 and 60", ids)
 	}
 	if problems, ids := x.list(end.Add(strangerKept), groups); len(problems)+len(ids) > 0 {
-		t.Errorf("list() = %v, %v after a minute of silence, want none", problems, ids)
+		t.Errorf("after a minute of silence: list() = %v, %v, want none", problems, ids)
 	}
 	for i := range 100 {
 		a := advert(52, shared, 255)

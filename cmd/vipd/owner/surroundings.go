@@ -17,25 +17,25 @@ type networkInfo struct {
 
 	mu      sync.Mutex   // guards the fields below
 	way     []netip.Addr // this host's address on the route to etcd
-	routers []netip.Addr // the default gateways, or nil if the configuration names the hosts that must answer
+	routers []netip.Addr // the default gateways; nil if the configuration names the hosts that must answer
 }
 
-// followEtcdAddr determines the address from which etcd is reached, each second until ctx ends.
-// Name lookups may be slow, so the caller must not wait for followEtcdAddr.
+// followEtcdAddr determines each second which local address reaches etcd, until ctx is done. Name
+// lookups may be slow, so the caller must not wait for followEtcdAddr.
 func (x *networkInfo) followEtcdAddr(ctx context.Context, endpoints []string) {
 	for on := true; on; on = wake.Sleep(ctx, time.Second) {
 		x.set(&x.way, onhost.WayTo(ctx, endpoints))
 	}
 }
 
-// findRouters determines the default gateways. If they can't be read, the last result remains.
+// findRouters determines the default gateways. If they can't be read, it keeps the last result.
 func (x *networkInfo) findRouters() {
 	if all, err := onhost.Routers(); err == nil {
 		x.set(&x.routers, all)
 	}
 }
 
-// set replaces a list. If the list has changed, it sends changed.
+// set replaces a list, and sends changed if the list differs.
 func (x *networkInfo) set(list *[]netip.Addr, next []netip.Addr) {
 	x.mu.Lock()
 	same := slices.Equal(*list, next)
@@ -46,7 +46,7 @@ func (x *networkInfo) set(list *[]netip.Addr, next []netip.Addr) {
 	}
 }
 
-// get returns the address from which etcd is reached, and the default gateways.
+// get returns the local address that reaches etcd, and the default gateways.
 func (x *networkInfo) get() (way, routers []netip.Addr) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -40,9 +40,9 @@ hold = "one"
 hold = "one"
 `
 
-// TestMovesByVipctl moves VIPs with vipctl, and checks which host has their addresses. A group must
-// move as a whole, and a forced move must last. An order that arrives late must be ignored.
-// Balancing must distribute the VIPs of a loaded host.
+// TestMovesByVipctl moves VIPs with vipctl, and checks which host has their addresses. All VIPs of
+// a group must move together, and a forced move must last. A request that arrives late must be
+// ignored. Balancing must distribute a loaded host's VIPs.
 func TestMovesByVipctl(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	f.waitForOwner()
@@ -61,7 +61,7 @@ func TestMovesByVipctl(t *testing.T) {
 		t.Helper()
 		out, err := first.ns.Command(t.Context(), filepath.Join(f.bin, "vipctl"), append(args, "--config", first.config())...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), want) {
-			t.Errorf("vipctl %v: %v\n%swant %q", args, err, out, want)
+			t.Errorf("vipctl %v: error = %v\n%swant %q", args, err, out, want)
 		}
 	}
 
@@ -74,11 +74,11 @@ func TestMovesByVipctl(t *testing.T) {
 	f.leadsTo(third, two...)
 
 	third.relays[0].Cut()
-	wait.For(t, wait.Patience, "vipctl to say that gw3 has not answered", func() bool { // vipctl's timeout of a second may end before gw3 has received the order
+	wait.For(t, wait.Patience, "vipctl to say that gw3 has not answered", func() bool { // vipctl's timeout of a second may expire before gw3 has received the request
 		out, err := first.ns.Command(t.Context(), filepath.Join(f.bin, "vipctl"), "vip", "move", "@two", "--to", first.ns.Name, "--timeout", "1s",
 			"--config", first.config()).CombinedOutput()
 		if err == nil {
-			t.Fatalf("output of a move that gw3 can't receive = %s, want an error", out)
+			t.Fatalf("move that gw3 can't receive: output = %s, want an error", out)
 		}
 		return strings.Contains(string(out), "gw3 has not answered in time: 10.9.0.110 stays there")
 	})
@@ -86,7 +86,7 @@ func TestMovesByVipctl(t *testing.T) {
 	time.Sleep(2 * time.Second) // the VIPs must not move in this time; the owner checks every second
 	f.leadsTo(third, two...)
 	if out := first.vipctl("get", "vips"); strings.Count(out, " force ") != 2 {
-		t.Errorf("list of VIPs =\n%s\nwant two forced moves in it", out)
+		t.Errorf("list of VIPs =\n%s\nwant a list with two forced moves", out)
 	}
 
 	for n := 112; n <= 115; n++ {
@@ -103,7 +103,7 @@ func TestMovesByVipctl(t *testing.T) {
 	}
 }
 
-// leadsTo waits until a client's ARP requests for VIPs return the host's MAC.
+// leadsTo waits until a client's ARP requests for VIPs return the host's MAC address.
 func (f *fleet) leadsTo(g *gateway, vips ...netip.Addr) {
 	f.t.Helper()
 	var mac string

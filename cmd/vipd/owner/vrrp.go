@@ -21,8 +21,8 @@ import (
 
 // VRRPOptions configures an owner that uses VRRP.
 type VRRPOptions struct {
-	// Groups returns the groups of the VIPs in a report, sorted, and the errors of other groups.
-	// Interfaces lists the interfaces that groups configure for their adverts.
+	// Groups returns the groups of the VIPs in a report, sorted, and the errors in all other
+	// groups. Interfaces lists the interfaces that are configured for adverts.
 	Groups     func(*api.OwnerReport) ([]config.VRRPGroup, []balancer.Problem)
 	Interfaces []string
 	// ReachTakes reports whether this host takes over from a silent owner only if a host in Reach
@@ -36,22 +36,24 @@ type VRRPOptions struct {
 type adverts interface {
 	// Follow sets the interfaces, and opens their sockets.
 	Follow(interfaces []string)
-	// Failure returns the reason why an interface has no socket of a family, or nil.
+	// Failure returns the reason why the interface on has no socket for IPv4, or for IPv6 if v4 is
+	// false. It returns nil if the socket exists.
 	Failure(on string, v4 bool) error
 	// Send sends a packet from one of the host's addresses. It never blocks.
 	Send(on string, from, to netip.Addr, data []byte) error
-	// Run receives until ctx ends.
+	// Run receives until ctx is done.
 	Run(ctx context.Context)
 }
 
-// byVRRP is the decider that communicates with the other routers of a LAN by VRRP.
+// byVRRP is the decider that communicates with other routers on the LAN through VRRP.
 type byVRRP struct {
 	*vrrp.Node
 	core    *core
 	adverts adverts
 
-	// The fields below belong to the loop. report is vipd's last report. links holds the interfaces
-	// by the index that the node uses. cannot holds the reasons why VIPs can't be served here.
+	// Only the loop uses the fields below. report is vipd's last report. links holds the
+	// interfaces; the node refers to them by index. cannot holds the reasons why VIPs can't be
+	// served here.
 	report   *api.OwnerReport
 	reported reportedGroups
 	layout   onhost.Layout
@@ -72,7 +74,7 @@ func newByVRRP(c *core) *byVRRP {
 	d := &byVRRP{Node: newNode(c.o.VRRP.Gate), core: c, layout: c.layout, report: &api.OwnerReport{}}
 	d.witness.takes = c.o.VRRP.ReachTakes
 	d.adverts = newAdverts(d.received, c.o.Log)
-	d.links = d.find(c.layout, nil) // must precede the start of a group's timer
+	d.links = d.find(c.layout, nil) // must come before a group's timer is started
 	return d
 }
 
@@ -83,8 +85,9 @@ func newNode(gate time.Duration) *vrrp.Node {
 	return n
 }
 
-// find returns the interfaces of a layout and of the groups, and opens their sockets. Interfaces in
-// before keep their position. If the addresses can't be listed, the earlier addresses remain.
+// find returns the interfaces that the layout and the groups name, and opens their sockets.
+// Interfaces in before keep their index. If the addresses can't be listed, the previous addresses
+// are used.
 func (d *byVRRP) find(l onhost.Layout, before []advertLink) (links []advertLink) {
 	all := names(before)
 	for _, name := range slices.Concat(l.On, d.core.o.VRRP.Interfaces) {
@@ -115,7 +118,7 @@ func (d *byVRRP) find(l onhost.Layout, before []advertLink) (links []advertLink)
 	return links
 }
 
-// listen switches to the interfaces of another layout, with their addresses and sockets.
+// listen switches to the interfaces, addresses and sockets of the layout after.
 func (d *byVRRP) listen(former, after onhost.Layout) error {
 	got := make(chan []advertLink, 1)
 	d.core.queueInput(func(local.Time) []local.Action { got <- d.links; return nil })
@@ -150,8 +153,7 @@ func (d *byVRRP) can(cannot map[netip.Addr]string, _ []netip.Addr) {
 	})
 }
 
-// apply passes to the node the groups that can be on this host, and whether the host can serve
-// them.
+// apply tells the node which groups can be on this host, and whether the host can serve them.
 func (d *byVRRP) apply(now local.Time) (actions []local.Action) {
 	before := d.problems
 	all, unfit := d.reported.follow(d.report, d.core.o.VRRP.Groups)
@@ -188,10 +190,10 @@ func (d *byVRRP) apply(now local.Time) (actions []local.Action) {
 }
 
 // taken returns the reason why a group can't use its router ID on its interface, or "". A group
-// that is already on this host stays: a keepalived that starts later is only a problem.
+// that is already on this host stays. A keepalived that starts later only causes a problem.
 func (d *byVRRP) taken(before []vrrp.Group, g *vrrp.Group) string {
 	link := &d.links[g.Link.On]
-	for _, o := range before { // their adverts could not be distinguished
+	for _, o := range before { // the adverts of the two groups could not be distinguished
 		if o.RouterID == g.RouterID && o.Link.On == g.Link.On && o.Link.Source.Is4() == g.Link.Source.Is4() {
 			return fmt.Sprintf("router_id %d is the ID of %s on interface %s: choose another ID", g.RouterID, o.Name, link.name)
 		}
@@ -224,7 +226,8 @@ func (d *byVRRP) lacks(vips []netip.Addr) string {
 	return ""
 }
 
-// group converts a group for the node, or returns the reason why the group can't be on this host.
+// group converts a configured group for the node, or returns the reason why the group can't be on
+// this host.
 func (d *byVRRP) group(c *config.VRRPGroup) (g vrrp.Group, why string) {
 	name := c.Interface
 	if name == "" {
@@ -254,7 +257,6 @@ func (d *byVRRP) group(c *config.VRRPGroup) (g vrrp.Group, why string) {
 	}, ""
 }
 
-// checksumOf converts a kind of checksum to the node's constant.
 func checksumOf(c config.VRRPChecksum) vrrp.Checksum {
 	switch c {
 	case config.PlainChecksum:
@@ -270,7 +272,7 @@ func (d *byVRRP) index(name string) int {
 	return slices.IndexFunc(d.links, func(l advertLink) bool { return l.name == name })
 }
 
-// Reached reports an answer from a host that must be within reach to the node.
+// Reached tells the node that a host that must be within reach has answered.
 func (d *byVRRP) Reached(now local.Time, on int) (actions []local.Action) {
 	for _, group := range d.witness.groups[d.core.layout.On[on]] {
 		actions = append(actions, d.Node.Reached(now, group)...)
@@ -278,7 +280,7 @@ func (d *byVRRP) Reached(now local.Time, on int) (actions []local.Action) {
 	return actions
 }
 
-// Reaching does nothing, because SetReport follows the hosts that must be within reach.
+// Reaching does nothing, because SetReport updates the hosts that must be within reach.
 func (d *byVRRP) Reaching(local.Time, int) []local.Action { return nil }
 
 // received passes a packet to the node. It uses the kernel's timestamp, because the packet may have
@@ -305,7 +307,7 @@ func (d *byVRRP) Do(_ context.Context, a local.Action) input {
 		if sockerr.Is(failed, syscall.EPERM) {
 			failed = fmt.Errorf("%w: allow IP protocol 112 in the firewall", failed)
 		}
-		left = left || failed == nil || sockerr.Is(failed, syscall.EHOSTUNREACH) // this error means that a peer is off
+		left = left || failed == nil || sockerr.Is(failed, syscall.EHOSTUNREACH) // EHOSTUNREACH means that a peer is down
 		if err == nil {
 			err = failed
 		}

@@ -22,7 +22,7 @@ import (
 type pair struct {
 	lab *lab.Lab
 	lan *lab.Bridge
-	// sync is the network of adverts, if they have their own network.
+	// sync is the network for adverts, if they have their own network.
 	sync   *lab.Bridge
 	client *lab.NS
 	a, b   *vrrpRouter
@@ -35,7 +35,7 @@ type vrrpRouter struct {
 	gateway
 	mac      string
 	priority int
-	// keepalived is the configuration of keepalived. If empty, the router runs vipd owner.
+	// keepalived is keepalived's configuration. If it is empty, the router runs vipd owner.
 	keepalived string
 	// text is vipd's configuration.
 	text string
@@ -49,7 +49,7 @@ type vrrpPair struct {
 	preempt    string
 	keepalived bool
 	// group holds more lines for the group, and instance more lines for keepalived's instance. OWN
-	// and PEER stand for the hosts' addresses.
+	// and PEER are replaced by the hosts' addresses.
 	group, instance string
 	// listed is inserted before vip in keepalived's list of VIPs.
 	listed string
@@ -57,15 +57,15 @@ type vrrpPair struct {
 	dual bool
 	// first and second are the hosts' priorities.
 	first, second int
-	// services defines services on both hosts, for which vipd reports the VIP. If empty, the test
+	// services defines services on both hosts; vipd then reports the VIP. If it is empty, the test
 	// reports the VIP instead of vipd.
 	services string
 	// sync reports whether adverts have their own network. gateway is the default gateway, or the
 	// zero Addr.
 	sync    bool
 	gateway netip.Addr
-	// late reports whether the test starts the second host itself. vips holds other VIPs to report
-	// instead of vip.
+	// late reports whether the test starts the second host itself. vips lists VIPs that are
+	// reported instead of vip.
 	late     bool
 	reported []netip.Addr
 }
@@ -87,7 +87,7 @@ func newPair(t *testing.T, o vrrpPair) *pair {
 	p.b = p.router(t, l.Add("gw2"), 12, o.second, o, o.keepalived)
 	p.probe = newARPProbe(t, p.client, vip)
 	p.a.begin()
-	if o.preempt == "never" && o.services == "" { // otherwise the host that starts first would own the VIP permanently
+	if o.preempt == "never" && o.services == "" { // otherwise, the host that starts first would own the VIP permanently
 		p.owns(t, p.a)
 	}
 	if !o.late {
@@ -140,7 +140,6 @@ func (p *pair) router(t *testing.T, ns *lab.NS, number, priority int, o vrrpPair
 	return r
 }
 
-// configure writes the configuration of vipd.
 func (r *vrrpRouter) configure(text string) {
 	r.t.Helper()
 	if err := os.WriteFile(r.config(), []byte(text), 0o600); err != nil {
@@ -184,7 +183,7 @@ vrrp_instance main {
 }
 `
 
-// begin starts the router's program, after an earlier program has ended.
+// begin starts the router's program. It first waits until the previous program has exited.
 func (r *vrrpRouter) begin() {
 	r.t.Helper()
 	if r.keepalived == "" {
@@ -205,7 +204,7 @@ func (r *vrrpRouter) begin() {
 	r.t.Cleanup(func() { _ = cmd.Process.Signal(syscall.SIGCONT); _ = cmd.Process.Kill(); <-ctx.Done() })
 }
 
-// reports reports the VIPs to the owner as vipd would.
+// reports sends VIP reports to vipd owner as vipd would.
 func (r *vrrpRouter) reports(vips []netip.Addr) {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	ended := make(chan bool)
@@ -218,7 +217,7 @@ func (r *vrrpRouter) reports(vips []netip.Addr) {
 		defer close(ended)
 		for ctx.Err() == nil {
 			_, _ = c.Report(ctx, report)
-			select { // vipd reports at this interval
+			select { // vipd sends a report at this interval
 			case <-ctx.Done():
 			case <-time.After(200 * time.Millisecond):
 			}
@@ -227,19 +226,19 @@ func (r *vrrpRouter) reports(vips []netip.Addr) {
 	r.t.Cleanup(func() { cancel(); <-ended; c.Close() })
 }
 
-// down returns the time from the other router's last advert to the takeover by this router.
+// down returns how long after the other router's last advert this router takes over.
 func (r *vrrpRouter) down(interval time.Duration) time.Duration {
 	return 3*interval + time.Duration(256-r.priority)*interval/256
 }
 
-// follows reports whether a router that runs vipd owner is a backup and receives adverts of the
-// owner.
+// follows reports whether a router that runs vipd owner is a backup and receives the owner's
+// adverts.
 func (r *vrrpRouter) follows() bool {
 	s := r.status()
 	return s != nil && s.VRRP != nil && len(s.VRRP.Groups) == 1 && s.VRRP.Groups[0].State == vrrp.Backup && s.VRRP.Groups[0].Owner.IsValid()
 }
 
-// owns waits until only the given router answers for the VIP.
+// owns waits until only the router r answers for the VIP.
 func (p *pair) owns(t *testing.T, r *vrrpRouter) {
 	t.Helper()
 	wait.For(t, wait.Patience, r.ns.Name+" to own the VIP", func() bool { return p.probe.only(r.mac) })
@@ -248,22 +247,22 @@ func (p *pair) owns(t *testing.T, r *vrrpRouter) {
 type vrrpFault struct {
 	name          string
 	fault, repair func(*vrrpRouter)
-	// planned reports whether the router passes the VIP to the other router itself.
+	// planned reports whether the router passes the VIP to the other router before it stops.
 	planned bool
 }
 
 func (r *vrrpRouter) signal(s os.Signal) { _ = r.cmd.Process.Signal(s) }
 
-// vrrpFaults lists ways in which vipd owner ends or stops.
+// vrrpFaults lists ways in which vipd owner exits or stops.
 var vrrpFaults = []vrrpFault{
 	{"kill -9", func(r *vrrpRouter) { r.signal(syscall.SIGKILL) }, (*vrrpRouter).begin, false},
 	{"SIGSTOP", func(r *vrrpRouter) { r.signal(syscall.SIGSTOP) }, func(r *vrrpRouter) { r.signal(syscall.SIGCONT) }, false},
 	{"SIGTERM", func(r *vrrpRouter) { r.signal(syscall.SIGTERM) }, (*vrrpRouter).begin, true},
 }
 
-// plannedLate is the time within which a host must answer for a VIP that another host passes to it.
-// The time starts when the skew of the host's priority has passed. It is longer in make test,
-// because other tests run at the same time.
+// plannedLate limits how late a host may answer for a VIP that another host passes to it, after the
+// skew time for the host's priority. The limit is higher in make test, because other tests run at
+// the same time.
 func plannedLate() time.Duration {
 	if wait.Soaking() {
 		return 30 * time.Millisecond
@@ -290,7 +289,7 @@ func (p *pair) meet(t *testing.T, f vrrpFault, owner, other *vrrpRouter, interva
 		bound = other.down(interval) - 3*interval + plannedLate()
 	}
 	if took > wait.Bound(bound) {
-		t.Errorf("%s: time until the takeover = %s, want at most %s", f.name, took, bound)
+		t.Errorf("%s: takeover took %s, want at most %s", f.name, took, bound)
 	}
 	time.Sleep(2 * interval) // a second owner would answer within this time
 	if n := p.probe.twice(began); n > 0 {
@@ -316,15 +315,15 @@ func TestVRRPPair(t *testing.T) {
 	}
 }
 
-// brief stops the owner several times, for durations close to the time after which the other host
-// takes over. It returns the owner of the VIP afterwards.
+// brief stops the owner several times, each time for almost as long as the other host waits before
+// it takes over. It returns which host owns the VIP afterwards, and the other host.
 func (p *pair) brief(t *testing.T, owner, other *vrrpRouter, interval time.Duration) (newOwner, newOther *vrrpRouter) {
 	t.Helper()
 	for _, quarters := range []time.Duration{1, 6, 12, 14, 16} {
 		stop := quarters * interval / 4
 		began := time.Now()
 		owner.signal(syscall.SIGSTOP)
-		time.Sleep(stop) // the fault's duration
+		time.Sleep(stop) // how long the owner is stopped
 		owner.signal(syscall.SIGCONT)
 		time.Sleep(5 * interval) // a second owner would answer within this time
 		if n := p.probe.twice(began); n > 0 {
@@ -368,9 +367,9 @@ func TestVRRPKeepalived(t *testing.T) {
 	}
 }
 
-// TestVRRPServes runs vipd next to vipd owner on both hosts, without etcd. A host whose service has
-// no endpoint must pass the VIP to the other host. Once the service has an endpoint, the host must
-// own the VIP again.
+// TestVRRPServes runs both vipd and vipd owner on both hosts, without etcd. A host whose service
+// has no endpoint must pass the VIP to the other host. Once the service has an endpoint, the host
+// must own the VIP again.
 func TestVRRPServes(t *testing.T) {
 	const services = `
 [services.probe]
@@ -403,19 +402,19 @@ endpoints = [{ address = "10.9.0.50" }]
 	served(p.a)
 }
 
-// maxLate is the number of requests that keepalived may answer after vipd owner has taken over its
-// VIP. vipd owner waits for 20 ms, and keepalived has no real-time priority.
+// maxLate is how many requests keepalived may answer after vipd owner has taken over its VIP. vipd
+// owner waits for 20 ms, and keepalived has no real-time priority.
 const maxLate = 40
 
 // TestVRRPInterworks moves the VIP between vipd owner and keepalived, with each kind of advert that
-// both support. The router with the higher priority must own the VIP again afterwards, unless
-// preemption is disabled.
+// both programs support. The router with the higher priority must own the VIP again afterwards,
+// unless preemption is disabled.
 func TestVRRPInterworks(t *testing.T) {
 	const fast = 200 * time.Millisecond
 	for _, c := range []struct {
 		name string
 		pair vrrpPair
-		back bool // the router with the higher priority owns the VIP again
+		back bool // the router with the higher priority must own the VIP again
 	}{
 		{"unicast", vrrpPair{interval: fast, preempt: "0s", group: `peers = ["PEER"]`, instance: "unicast_src_ip OWN\nunicast_peer {\nPEER\n}"}, true},
 		{"IPv6", vrrpPair{interval: fast, preempt: "0s", dual: true}, true},

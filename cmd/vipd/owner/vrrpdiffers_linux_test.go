@@ -15,7 +15,8 @@ import (
 	"vipd/test/wait"
 )
 
-// longestTwice returns the longest time since at during which two hosts answered each request.
+// longestTwice returns for how long at most two hosts answered each request, considering requests
+// since at.
 func (p *arpProbe) longestTwice(at time.Time) (longest time.Duration) {
 	var since time.Time
 	for _, r := range p.since(at) {
@@ -37,7 +38,7 @@ func lowTTL(r *vrrpRouter) {
 	r.ns.Exec("nft", "add table ip m; add chain ip m out { type filter hook output priority mangle; }; add rule ip m out meta l4proto 112 ip ttl set 64")
 }
 
-// TestVRRPDiffers starts a host whose group differs from the owner's. This host must report a
+// TestVRRPDiffers starts a host whose group differs from the owner's group. This host must report a
 // problem that names the difference. If only this host can end the double ownership, it must do so
 // within five intervals.
 func TestVRRPDiffers(t *testing.T) {
@@ -97,15 +98,15 @@ func TestVRRPDiffers(t *testing.T) {
 			if c.both {
 				return
 			}
-			time.Sleep(6 * o.interval) // the newcomer may own the VIP in this time, but must yield
+			time.Sleep(6 * o.interval) // in this time, the newcomer may own the VIP, but must yield
 			p.owns(t, p.a)
 			both := p.probe.longestTwice(began)
 			t.Logf("both answered for %s", both.Round(time.Millisecond))
 			if bound := 5 * o.interval; both > wait.Bound(bound) {
-				t.Errorf("time in which both hosts answered = %s, want at most %s", both, bound)
+				t.Errorf("both hosts answered for %s, want at most %s", both, bound)
 			}
 			if !p.b.problem(c.problem) {
-				t.Errorf("problems afterwards = %q, want %q", p.b.answer().Problems, c.problem)
+				t.Errorf("problems = %q, want %q", p.b.answer().Problems, c.problem)
 			}
 		})
 	}
@@ -113,7 +114,7 @@ func TestVRRPDiffers(t *testing.T) {
 
 // TestVRRPSameRouterID gives a host two groups with the same router ID on the same interface, but
 // only one of the groups names the interface. The second group must not be on the host, and a
-// problem must give the reason.
+// problem must state the reason.
 func TestVRRPSameRouterID(t *testing.T) {
 	const group = `
 [ownership.vrrp.other]
@@ -133,8 +134,8 @@ group = "other"
 }
 
 // TestVRRPNextToKeepalived runs a keepalived with the same router ID on the same host. A group that
-// owns the VIP must stay, with a problem. After a restart it must not be on the host until
-// keepalived ends. The keepalived of another namespace must not count.
+// owns the VIP must stay, and a problem must be reported. After a restart, the group must not be on
+// the host until keepalived exits. A keepalived in another namespace must not count.
 func TestVRRPNextToKeepalived(t *testing.T) {
 	const interval = 200 * time.Millisecond
 	p := newPair(t, vrrpPair{interval: interval, preempt: "0s", first: 150, second: 100, keepalived: true})
@@ -167,18 +168,19 @@ func TestVRRPChecksum(t *testing.T) {
 	began := time.Now()
 	p.a.begin()
 	wait.For(t, wait.Patience, "the problem", func() bool { return p.a.problem("its checksum is pseudo, not plain") })
-	time.Sleep(8 * interval) // gw1 owns the VIP in this time, but must yield
+	time.Sleep(8 * interval) // in this time, gw1 owns the VIP, but must yield
 	p.owns(t, p.b)
 	both := p.probe.longestTwice(began)
 	t.Logf("both answered for %s", both.Round(time.Millisecond))
 	if bound := 5 * interval; both > wait.Bound(bound) {
-		t.Errorf("time in which both hosts answered = %s, want at most %s", both, bound)
+		t.Errorf("both hosts answered for %s, want at most %s", both, bound)
 	}
 }
 
-// TestVRRPNewcomer starts a keepalived with other addresses next to a long-time owner. keepalived
-// drops the owner's adverts, so only the owner can end the double ownership. The owner must do so
-// within five intervals, name the difference, and own the VIP again after keepalived has stopped.
+// TestVRRPNewcomer starts a keepalived with other addresses while a host has owned the VIP for a
+// long time. keepalived drops the owner's adverts, so only the owner can end the double ownership.
+// The owner must do so within five intervals, name the difference, and own the VIP again after
+// keepalived has stopped.
 func TestVRRPNewcomer(t *testing.T) {
 	const interval = 200 * time.Millisecond
 	p := newPair(t, vrrpPair{interval: interval, preempt: "0s", first: 150, second: 100, keepalived: true, late: true, listed: "10.9.0.101/32 dev lan\n"})
@@ -189,7 +191,7 @@ func TestVRRPNewcomer(t *testing.T) {
 	both := p.probe.longestTwice(began)
 	t.Logf("both answered for %s", both.Round(time.Millisecond))
 	if bound := 5 * interval; both > wait.Bound(bound) {
-		t.Errorf("time in which both hosts answered = %s, want at most %s", both, bound)
+		t.Errorf("both hosts answered for %s, want at most %s", both, bound)
 	}
 	if !p.a.problem("it also lists 10.9.0.101") {
 		t.Errorf("problems = %q, want a problem that names the difference", p.a.answer().Problems)
@@ -198,9 +200,10 @@ func TestVRRPNewcomer(t *testing.T) {
 	p.owns(t, p.a)
 }
 
-// TestVRRPPartition cuts the owner off and connects it again. Without a witness both hosts own the
-// VIP, and must report an event within a second of the reconnection. With a witness, the owner must
-// stop answering within 2 s, and the other host must keep the VIP.
+// TestVRRPPartition cuts the owner off and connects it again. Without a witness (a host that must
+// be within reach), both hosts own the VIP, and must report an event within a second after they are
+// connected again. With a witness, the owner must stop answering within 2 s, and the other host
+// must keep the VIP.
 func TestVRRPPartition(t *testing.T) {
 	const interval = 200 * time.Millisecond
 	for _, witness := range []bool{false, true} {
@@ -221,10 +224,10 @@ func TestVRRPPartition(t *testing.T) {
 				silent := time.Since(began)
 				t.Logf("gw1 was silent after %s", silent.Round(time.Millisecond))
 				if bound := 2300 * time.Millisecond; silent > wait.Bound(bound) {
-					t.Errorf("gw1 was silent after %s, want at most %s", silent, bound)
+					t.Errorf("gw1 stopped answering after %s, want at most %s", silent, bound)
 				}
 			} else if len(p.a.bound()) != 1 {
-				t.Error("VIPs of gw1 on its side of the partition != 1, want 1")
+				t.Error("VIPs that gw1 owns on its side of the partition != 1, want 1")
 			}
 			healed := time.Now()
 			p.lan.Plug(p.a.ns, true)
@@ -241,7 +244,7 @@ func TestVRRPPartition(t *testing.T) {
 			after := max(p.a.meeting(healed), p.b.meeting(healed))
 			t.Logf("event after %s", after.Round(time.Millisecond))
 			if after > wait.Bound(time.Second) {
-				t.Errorf("event arrived %s after the reconnection, want an event within a second", after)
+				t.Errorf("event arrived %s after the hosts were connected again, want an event within a second", after)
 			}
 			p.owns(t, p.a)
 			wait.For(t, wait.Patience, "the rival to be over", func() bool {
@@ -251,8 +254,8 @@ func TestVRRPPartition(t *testing.T) {
 	}
 }
 
-// meeting returns the time from after until the host first reported another owner, or 0 if it has
-// not done so.
+// meeting returns how long after the time after the host first reported another owner, or 0 if it
+// did not.
 func (r *vrrpRouter) meeting(after time.Time) time.Duration {
 	if s := r.status(); s != nil {
 		for _, e := range s.Events {
@@ -264,8 +267,9 @@ func (r *vrrpRouter) meeting(after time.Time) time.Duration {
 	return 0
 }
 
-// TestVRRPLostAdverts loses the last adverts before the owner stops. If one advert is lost, both
-// hosts must never answer. If two are lost, they may both answer for at most the gate's timeout.
+// TestVRRPLostAdverts drops the last adverts before the owner stops. If one advert is lost, the
+// hosts must never both answer. If two adverts are lost, both hosts may answer for at most the
+// gate's timeout.
 func TestVRRPLostAdverts(t *testing.T) {
 	const interval, gate = 200 * time.Millisecond, 100 * time.Millisecond
 	p := newPair(t, vrrpPair{interval: interval, preempt: "never", first: 150, second: 100})
@@ -276,7 +280,7 @@ func TestVRRPLostAdverts(t *testing.T) {
 			wait.For(t, wait.Patience, other.ns.Name+" to follow the owner", other.follows)
 			began := time.Now()
 			other.ns.Exec("nft", "add table netdev lose; add chain netdev lose in { type filter hook ingress device lan priority 0; }; add rule netdev lose in ip protocol 112 drop")
-			time.Sleep(time.Until(began.Add(lost * interval))) // wait until the owner has sent this number of adverts
+			time.Sleep(time.Until(began.Add(lost * interval))) // wait until the owner has sent this many adverts
 			owner.signal(syscall.SIGSTOP)
 			other.ns.Exec("nft", "delete table netdev lose")
 			wait.For(t, wait.Patience, other.ns.Name+" to own the VIP", func() bool { return p.probe.only(other.mac) })
@@ -292,8 +296,7 @@ func TestVRRPLostAdverts(t *testing.T) {
 	}
 }
 
-// TestVRRPStress keeps twice as many processes busy as there are processors. The owner must not
-// change.
+// TestVRRPStress keeps twice as many processes busy as there are CPUs. The owner must not change.
 func TestVRRPStress(t *testing.T) {
 	if !wait.Soaking() {
 		t.Skip("needs all processors for ten minutes, which make soak has")
@@ -305,9 +308,9 @@ func TestVRRPStress(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), stressed)
 	defer cancel()
 	began := time.Now()
-	_ = exec.CommandContext(ctx, "stress-ng", "--cpu", fmt.Sprint(2*runtime.NumCPU()), "--timeout", fmt.Sprint(int(stressed.Seconds()))).Run() // stress-ng ends with ctx
+	_ = exec.CommandContext(ctx, "stress-ng", "--cpu", fmt.Sprint(2*runtime.NumCPU()), "--timeout", fmt.Sprint(int(stressed.Seconds()))).Run() // stress-ng exits when ctx is done
 	if ran := time.Since(began); ran < stressed/2 {
-		t.Fatalf("stress-ng ran for %s, want at least half of the time", ran)
+		t.Fatalf("stress-ng ran for %s, want at least half of the test", ran)
 	}
 	for _, r := range []*vrrpRouter{p.a, p.b} {
 		for _, e := range r.answer().Events {
@@ -319,5 +322,5 @@ func TestVRRPStress(t *testing.T) {
 	}
 }
 
-// stressed is the duration of TestVRRPStress.
+// stressed is how long TestVRRPStress runs.
 const stressed = 10 * time.Minute

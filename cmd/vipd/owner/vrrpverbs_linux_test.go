@@ -12,17 +12,17 @@ import (
 	"vipd/test/wait"
 )
 
-// refuses runs vipctl. It must fail with the given exit code and print these words.
+// refuses runs vipctl. It must fail with the exit code code and print the text words.
 func (g *gateway) refuses(code int, words string, args ...string) {
 	g.t.Helper()
 	out, err := g.ns.Command(g.t.Context(), filepath.Join(g.bin, "vipctl"), append(args, "--config", g.config())...).CombinedOutput()
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if !ok || exit.ExitCode() != code || !strings.Contains(string(out), words) {
-		g.t.Errorf("vipctl %v: %v, want exit code %d\n%swant %q", args, err, code, out, words)
+		g.t.Errorf("vipctl %v: error = %v, want exit code %d\n%swant %q", args, err, code, out, words)
 	}
 }
 
-// wantOutput runs vipctl. Its output must contain these words.
+// wantOutput runs vipctl. Its output must contain the text words.
 func (g *gateway) wantOutput(words string, args ...string) {
 	g.t.Helper()
 	if out := g.vipctl(args...); !strings.Contains(out, words) {
@@ -30,7 +30,7 @@ func (g *gateway) wantOutput(words string, args ...string) {
 	}
 }
 
-// restart ends vipd and vipd owner of a host, and starts both again.
+// restart stops vipd and vipd owner on a host, and starts both again.
 func (r *vrrpRouter) restart() {
 	r.t.Helper()
 	_ = r.daemon.Process.Signal(syscall.SIGTERM)
@@ -41,7 +41,7 @@ func (r *vrrpRouter) restart() {
 	r.serve()
 }
 
-// TestVRRPVerbs uses vipctl to move the VIP of a pair without etcd. A host on standby must stay on
+// TestVRRPVerbs uses vipctl to move a pair's VIP without etcd. A host on standby must stay on
 // standby across restarts, and a host that no other host can replace must keep the VIP.
 func TestVRRPVerbs(t *testing.T) {
 	const services = `
@@ -60,7 +60,7 @@ endpoints = [{ address = "10.9.0.50" }]
 	p.a.refuses(2, "--to gw2 is not an address", "vip", "move", "10.9.0.100", "--to", "gw2")
 	p.a.wantOutput("10.9.0.100: this host is already its owner", "vip", "move", "10.9.0.100", "--to", "10.9.0.11")
 	if n := strings.Count(p.a.vipctl("events"), "resigned"); n > 0 {
-		t.Errorf("resignations of the owner without a move = %d, want 0", n)
+		t.Errorf("without a move: owner resigned %d times, want 0", n)
 	}
 
 	whole := p.b.text
@@ -81,7 +81,7 @@ endpoints = [{ address = "10.9.0.50" }]
 	silent := p.probe.gap(p.a.mac, p.b.mac, began)
 	t.Logf("silent for %s", silent.Round(time.Millisecond))
 	if bound := p.b.down(interval) - 3*interval + plannedLate(); silent > wait.Bound(bound) {
-		t.Errorf("silence of the VIP = %s, want at most %s", silent, bound)
+		t.Errorf("VIP did not answer for %s, want at most %s", silent, bound)
 	}
 	p.a.refuses(2, "10.9.0.12 owns 10.9.0.100: run this command there", "vip", "move", "10.9.0.100")
 	p.a.wantOutput("10.9.0.12", "get", "vips")
@@ -92,7 +92,7 @@ endpoints = [{ address = "10.9.0.50" }]
 	text := p.a.vipctl("describe", "vip", "10.9.0.100")
 	for _, want := range []string{"main is Backup here: router_id 51, version 3, priority 150", "10.9.0.12", "requested by an operator"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("output of describe lacks %q; output =\n%s", want, text)
+			t.Errorf("describe: output does not contain %q; output =\n%s", want, text)
 		}
 	}
 
@@ -107,14 +107,14 @@ endpoints = [{ address = "10.9.0.50" }]
 		out, _ := p.b.ns.Command(t.Context(), filepath.Join(p.bin, "vipctl"), "status", "--config", p.b.config()).Output() // vipd may not answer yet
 		return strings.Contains(string(out), "on standby by root: \"disk\"")
 	})
-	wait.For(t, wait.Patience, "gw2 to show a change before the restart", func() bool { // vipd owner may have no report yet
+	wait.For(t, wait.Patience, "gw2 to show a change before the restart", func() bool { // vipd owner may not have received a report yet
 		return strings.Contains(p.b.vipctl("describe", "vip", "10.9.0.100"), "requested by an operator")
 	})
 	p.a.signal(syscall.SIGTERM)
 	<-p.a.ended.Done()
 	time.Sleep(2 * time.Second) // a host that is not on standby would take over within this time
 	if p.probe.only(p.b.mac) {
-		t.Error("host on standby owns the VIP after a restart = true, want false")
+		t.Error("after a restart: host on standby owns the VIP = true, want false")
 	}
 	p.b.wantOutput("node gw2: it may own VIPs again", "node", "resume")
 	p.owns(t, p.b)

@@ -11,14 +11,14 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// witness follows the hosts that must be within reach of a group. They are on the links of the
+// witness holds the hosts that must be within reach of each group. They are on the links of the
 // group's VIPs.
 type witness struct {
 	// takes reports whether this host takes over from a silent owner only if one of these hosts
 	// answers.
 	takes bool
-	// hosts maps each group to its last hosts. A group keeps its hosts when they are withdrawn,
-	// because a host that loses its LAN may also lose its default gateway.
+	// hosts maps each group to the hosts that must be within reach. A group keeps these hosts when
+	// they are withdrawn, because a host that loses its LAN may also lose its default gateway.
 	hosts map[string][]netip.Addr
 	// groups maps each interface to its groups. withdrawn lists the groups that currently have no
 	// hosts.
@@ -26,7 +26,7 @@ type witness struct {
 	withdrawn []string
 }
 
-// follow accepts a layout, and returns the groups whose hosts have changed.
+// follow updates the hosts from a layout, and returns the groups whose hosts have changed.
 func (w *witness) follow(l onhost.Layout, all []config.VRRPGroup) (changed []string) {
 	before := w.hosts
 	w.hosts = map[string][]netip.Addr{}
@@ -56,7 +56,7 @@ func (w *witness) follow(l onhost.Layout, all []config.VRRPGroup) (changed []str
 	return changed
 }
 
-// of returns how the hosts of a group affect ownership.
+// of returns how a group's hosts affect ownership.
 func (w *witness) of(g *config.VRRPGroup) vrrp.Witness {
 	switch {
 	case len(w.hosts[g.Name]) == 0:
@@ -67,7 +67,8 @@ func (w *witness) of(g *config.VRRPGroup) vrrp.Witness {
 	return vrrp.WitnessResigns
 }
 
-// silent describes the groups whose hosts do not answer, so this host would not take them over.
+// silent describes the groups that this host would not take over, because their hosts do not
+// answer.
 func (w *witness) silent(groups []string) (all []string) {
 	for _, name := range groups {
 		var hosts []string
@@ -80,7 +81,7 @@ func (w *witness) silent(groups []string) (all []string) {
 	return all
 }
 
-// problems describes the groups whose hosts are withdrawn.
+// problems describes the groups whose hosts have been withdrawn.
 func (w *witness) problems() (all []string) {
 	for _, name := range w.withdrawn {
 		all = append(all, fmt.Sprintf("%s has no host for ownership.reach: the route via %s is withdrawn; add a default route, or set ownership.reach",

@@ -10,8 +10,8 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// TestWitnessOfGroups configures a group with VIPs on lan, and hosts within reach of lan and of
-// another interface. Only the hosts within reach of lan may be witnesses. If they are withdrawn,
+// TestWitnessOfGroups configures a group whose VIPs are on lan, and hosts that must be within reach
+// of lan and of another interface. Only the hosts on lan may be witnesses. If they are withdrawn,
 // the group must still have a witness, and a problem must be reported.
 func TestWitnessOfGroups(t *testing.T) {
 	gateway, other := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.8.0.1")

@@ -11,7 +11,7 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// worker performs the actions in the kernel in order, separately from the loop.
+// worker performs the kernel actions in order, separately from the loop.
 type worker struct {
 	kernel     Kernel
 	user       gateUser
@@ -28,7 +28,7 @@ func newWorker(k Kernel, u gateUser, gate time.Duration, tell func(func(local.Ti
 	return &worker{kernel: k, user: u, queue: queue{wake: wake.New()}, gate: refresher{kernel: k, timeout: gate}, lost: gone, queueInput: tell, failed: failed}
 }
 
-// closeRetry is the interval of attempts to close the gate.
+// closeRetry is the pause between two attempts to close the gate.
 const closeRetry = 50 * time.Millisecond
 
 func (w *worker) run() {
@@ -63,7 +63,7 @@ func (w *worker) restore() {
 	w.queueInput(func(local.Time) []local.Action { return []local.Action{note} })
 }
 
-// check tries again to add absent VIPs, and reports if another program has changed the gate.
+// check retries VIPs that could not be added, and reports if another program has changed the gate.
 func (w *worker) check() {
 	if again := w.absent.again(); len(again) > 0 {
 		w.bind(again)
@@ -103,8 +103,8 @@ func (w *worker) act(a any) {
 	}
 }
 
-// close closes the gate. It returns only after the gate is closed, so no later action can open the
-// gate before.
+// close closes the gate. It returns only after the gate is closed, so a later action can't open the
+// gate first.
 func (w *worker) close() {
 	w.gate.opened.Store(false)
 	w.absent.unbound(w.absent.again())
@@ -130,7 +130,6 @@ func (w *worker) open() {
 	})
 }
 
-// unbind removes VIPs.
 func (w *worker) unbind(all unbinds) {
 	var vips []netip.Addr
 	for _, u := range all {
