@@ -42,7 +42,7 @@ type gateway struct {
 	daemon *daemon.Daemon
 	api    *api.Client
 	stop   func() // stops the daemon and waits until it has stopped
-	// replaced waits until the vipd that replaces has replaced has exited.
+	// replaced waits until the old vipd has exited. The method replaces sets it.
 	replaced func()
 }
 

@@ -207,7 +207,7 @@ func (g *gateway) waitUntilApplied() {
 	})
 }
 
-// count waits until the number of endpoints with a verdict is want.
+// count waits until want endpoints have the verdict.
 func (g *gateway) count(verdict balancer.Verdict, want int) {
 	g.t.Helper()
 	lab.Eventually(g.t, 30*time.Second, fmt.Sprintf("%d endpoints to be %s", want, verdict), func() error {
