@@ -13,7 +13,7 @@ import (
 	"syscall"
 )
 
-// run runs vipd with examples/quickstart.toml, and its three servers, until ctx ends.
+// run runs vipd with examples/quickstart.toml, and its three servers, until ctx is done.
 func run(ctx context.Context) (err error) {
 	r, err := newRig("")
 	if err != nil {

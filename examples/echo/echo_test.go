@@ -60,11 +60,11 @@ func start(t *testing.T) *running {
 		}
 		select {
 		case err := <-r.done:
-			t.Fatalf("error of the server = %v, want none", err)
+			t.Fatalf("server: error = %v, want none", err)
 		case <-time.After(5 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("output of the server = %q, want its addresses", r.out)
+			t.Fatalf("server: output = %q, want its addresses", r.out)
 		}
 	}
 }
@@ -73,7 +73,7 @@ func (r *running) end(t *testing.T) {
 	t.Helper()
 	r.stop()
 	if err := <-r.done; err != nil {
-		t.Errorf("error of the server after its end = %v, want none", err)
+		t.Errorf("server after its end: error = %v, want none", err)
 	}
 }
 

@@ -24,7 +24,7 @@ func main() {
 	}
 }
 
-// run parses args and serves until ctx ends. It then prints the counts to out.
+// run parses args and serves until ctx is done. It then prints the counts to out.
 func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	var s server
 	flags := flag.NewFlagSet("echo", flag.ContinueOnError)

@@ -74,7 +74,7 @@ func (s *server) closeListeners() {
 	}
 }
 
-// serve answers until ctx ends or a socket fails. It then waits for open requests, for at most
+// serve answers until ctx is done or a socket fails. It then waits for open requests, for at most
 // grace.
 func (s *server) serve(ctx context.Context) error {
 	var all sync.WaitGroup

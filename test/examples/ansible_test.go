@@ -64,7 +64,7 @@ func TestAnsible(t *testing.T) {
 		before := read()
 		out, err := play(c.text)
 		if (err != nil) != c.fails || !strings.Contains(strings.ReplaceAll(out, `\\"`, `\"`), c.output) {
-			t.Errorf("play with %s = %v, want an error: %v, and %q in\n%s", c.name, err, c.fails, c.output, out)
+			t.Errorf("with %s: play = %v, want an error: %v, and %q in\n%s", c.name, err, c.fails, c.output, out)
 		}
 		want := before
 		if c.kept {

@@ -75,14 +75,14 @@ func TestIPVSDirect(t *testing.T) {
 	l.Host().Sysctl("net.ipv4.conf.lan.accept_local", "1")
 	for _, vip := range []string{"10.96.0.10:80", "[fd00:96::10]:80", "10.96.0.11:80", "[fd00:96::11]:80"} {
 		if a, err := askOnce(t, l.Host(), vip); err != nil || a.Client.Addr().String() != "192.168.1.1" && a.Client.Addr().String() != "fd00:1::1" {
-			t.Errorf("answer of %s to the host = %+v, error = %v, want an answer to the host's own address", vip, a, err)
+			t.Errorf("%s to the host: answer = %+v, error = %v, want an answer to the host's own address", vip, a, err)
 		}
 	}
 	if err := daemon.Stop(wait.Patience); err != nil {
 		t.Error(err)
 	}
 	if _, err := askOnce(t, client, "10.96.0.10:80"); err != nil {
-		t.Errorf("error while vipd is stopped = %v, want none", err)
+		t.Errorf("while vipd is stopped: error = %v, want none", err)
 	}
 	out := e.do(t, here, "sudo bin/vipctl cleanup")
 	if left := l.Host().Exec("ipvsadm", "-Sn"); strings.TrimSpace(left) != "" {

@@ -36,7 +36,7 @@ func (e *etcdExample) testFleet(t *testing.T) {
 	e.follow("vipctl wait", ctl...)
 	e.answers("10.96.0.10", "s1", "s2")
 	if out := e.do("vipctl get nodes", ctl...); !strings.Contains(out, "host1") {
-		t.Errorf("output of vipctl get nodes = %s, want this node", out)
+		t.Errorf("vipctl get nodes: output = %s, want this node", out)
 	}
 	api := strings.TrimSpace(e.do(`vipctl get services api -o json | jq -r '.[0].vips[0]'`, append(ctl, "VIPCTL_ETCD=")...))
 	config := filepath.Join(e.out, "users", "api1", "vipd.toml")

@@ -182,7 +182,7 @@ func (e *etcdExample) start(members ...*etcdMember) {
 			e.t.Fatal(err)
 		}
 		if _, complaint, ok := strings.Cut(m.running.Output(), "unrecognized environment variable"); ok {
-			e.t.Errorf("log of etcd = %.100s, want no message about a rejected setting", complaint)
+			e.t.Errorf("etcd: log = %.100s, want no message about a rejected setting", complaint)
 		}
 	}
 }
@@ -386,10 +386,10 @@ func (e *etcdExample) testReaders(t *testing.T) {
 func (e *etcdExample) testStrangers(t *testing.T) {
 	nameless := e.as("ann")[:5]
 	if out, err := e.run("etcdctl get /vipd/services/web", nameless...); err == nil || !strings.Contains(out, "user name is empty") && !strings.Contains(out, "permission denied") {
-		t.Errorf("error with a certificate and no name = %v, want a refusal\n%s", err, out)
+		t.Errorf("with a certificate and no name: error = %v, want a refusal\n%s", err, out)
 	}
 	if out, err := e.run("etcdctl get /vipd/services/web", append(e.as("ann"), "ETCDCTL_PASSWORD=guess")...); err == nil || !strings.Contains(out, "invalid user ID or password") {
-		t.Errorf("error with a wrong password = %v, want a refusal\n%s", err, out)
+		t.Errorf("with a wrong password: error = %v, want a refusal\n%s", err, out)
 	}
 	user, member := filepath.Join(e.out, "users", "ann"), e.members[0]
 	tls := func(port, ca, certificate string) string {
@@ -424,7 +424,7 @@ func (e *etcdExample) testFiles(t *testing.T) {
 		}
 		info, err := d.Info()
 		if err == nil && info.Mode().Perm()&0o077 != 0 {
-			t.Errorf("mode of %s = %v, want rights only for the owner", path, info.Mode())
+			t.Errorf("%s: mode = %v, want rights only for the owner", path, info.Mode())
 		}
 		return err
 	})
@@ -451,7 +451,7 @@ func (e *etcdExample) testMemberLost(t *testing.T) {
 		t.Errorf("value at the restored member = %q, want the value that was written last", out)
 	}
 	if out := e.do("./ctl endpoint health"); strings.Count(out, "is healthy") != 3 {
-		t.Errorf("output of ./ctl endpoint health = %s, want all members healthy", out)
+		t.Errorf("./ctl endpoint health: output = %s, want all members healthy", out)
 	}
 }
 
@@ -474,7 +474,7 @@ func (e *etcdExample) testNewSecrets(t *testing.T) {
 	old := e.as("vic")
 	e.do("./users password vic && rm $OUT/users/vic/client.crt $OUT/members/etcd1/server.crt && ./users viewer vic && ./members")
 	if out, err := e.run("etcdctl get --prefix /vipd/services/", old...); err == nil || !strings.Contains(out, "invalid user ID or password") {
-		t.Errorf("error with the old password = %v, want a refusal\n%s", err, out)
+		t.Errorf("with the old password: error = %v, want a refusal\n%s", err, out)
 	}
 	e.do("etcdctl get --prefix /vipd/services/", append(e.as("vic"), e.only(0))...)
 	serial := func(command string) string {
@@ -509,14 +509,14 @@ func (e *etcdExample) testProxy(t *testing.T) {
 	e.do("etcdctl put /vipd/nodes/host1/status 1 && etcdctl get --prefix /vipd/services/", through("node-host1")...)
 	for user, command := range map[string]string{"vic": "put /vipd/services/web x", "node-host1": "put /vipd/nodes/host2.example.com/status x", "api1": "put /vipd/endpoints/web/1 x"} {
 		if out, err := e.run("etcdctl "+command, through(user)...); err == nil || !strings.Contains(out, "permission denied") {
-			t.Errorf("error of %[2]s as %[1]s through a proxy = %[3]v, want permission denied\n%[4]s", user, command, err, out)
+			t.Errorf("%[2]s as %[1]s through a proxy: error = %[3]v, want permission denied\n%[4]s", user, command, err, out)
 		}
 	}
 	if out, err := e.run("etcdctl get --prefix /vipd/", through("ann")[:5]...); err == nil {
 		t.Errorf("output without a user through a proxy = %s, want a refusal", out)
 	}
 	if out, err := e.run(fmt.Sprintf("timeout 60 openssl s_client -tls1_2 -brief -connect %s:2379 -verify_return_error -CAfile $OUT/ca.crt </dev/null", address)); err == nil {
-		t.Errorf("openssl without a client certificate = %s, want the proxy to refuse it", out)
+		t.Errorf("without a client certificate: openssl = %s, want the proxy to refuse it", out)
 	}
 }
 
@@ -532,7 +532,7 @@ func (e *etcdExample) testMemberReplaced(t *testing.T) {
 	e.start(m)
 	e.do("etcdctl put /vipd/services/three {}", e.as("ann")...)
 	if out := e.do("./ctl endpoint health"); strings.Count(out, "is healthy") != 3 || !strings.Contains(out, m.address) {
-		t.Errorf("output of ./ctl endpoint health = %s, want all members healthy", out)
+		t.Errorf("./ctl endpoint health: output = %s, want all members healthy", out)
 	}
 	for _, m := range e.members { // the restore creates a cluster of these members
 		e.install(m)
@@ -560,7 +560,7 @@ func (e *etcdExample) testRestore(t *testing.T) {
 		t.Errorf("keys after the restore =\n%s\nwant the saved keys", out)
 	}
 	if out, err := e.run("etcdctl put /vipd/services/kept x", e.as("vic")...); err == nil {
-		t.Errorf("output of a viewer's write after the restore = %s, want permission denied", out)
+		t.Errorf("viewer's write after the restore: output = %s, want permission denied", out)
 	}
 	e.do("etcdctl put /vipd/services/kept '{}'", e.as("ann")...)
 }

@@ -185,7 +185,7 @@ func webTier(t *testing.T, e example) {
 		answers[name]++
 	}
 	if want := (map[string]int{"a": 8, "b": 4}); !maps.Equal(answers, want) {
-		t.Errorf("answers of 12 connections at once = %v, want %v: a has weight 2, b 1", answers, want)
+		t.Errorf("12 connections at once: answers = %v, want %v: a has weight 2, b 1", answers, want)
 	}
 	e.sayUntil(t, "curl 127.10.1.1:9000", "a")
 }

@@ -22,7 +22,7 @@ func TestPair(t *testing.T) {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, filepath.Join(tree.Top, "examples", "pair", "demo")).CombinedOutput()
 	if err != nil {
-		t.Fatalf("error of the demo = %v, want none\n%s", err, out)
+		t.Fatalf("demo: error = %v, want none\n%s", err, out)
 	}
 	for _, want := range []string{
 		`A client asks: web2[12] `, `planned.* +\d+ ms`, `kill -9 .* +\d+ ms`, `cut off the LAN +\d+ ms`, `asks again: web2[12] `,

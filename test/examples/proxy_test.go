@@ -35,7 +35,7 @@ func proxy(t *testing.T, e example) {
 	for _, header := range []string{v1, v2} {
 		answer, err := askWith(t, "127.0.0.1", header)
 		if err != nil || !strings.HasSuffix(answer, " 203.0.113.7:4711") {
-			t.Errorf("answer after the header %q = %q, error %v, want the client 203.0.113.7:4711", header, answer, err)
+			t.Errorf("after the header %q: answer = %q, error %v, want the client 203.0.113.7:4711", header, answer, err)
 		}
 	}
 	for len(seen) > 0 {

@@ -96,7 +96,7 @@ func redis(t *testing.T, e example) {
 	primary.Store(second)
 	connect(second)
 	if _, err := io.ReadAll(before); err != nil && !strings.Contains(err.Error(), "reset") {
-		t.Errorf("error of the connection to the old primary = %v, want EOF or a reset", err)
+		t.Errorf("connection to the old primary: error = %v, want EOF or a reset", err)
 	}
 	primary.Store(first)
 	out, err := e.Shell(t, "bin/vipctl --socket build/redis/run/vipd.sock check-now redis 127.10.8.12", wait.Patience)
