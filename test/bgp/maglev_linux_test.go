@@ -126,7 +126,7 @@ func maglev(t *testing.T, mode string) {
 		served[server] = true
 	}
 	if len(served) < 2 {
-		t.Errorf("endpoints of %d clients = %d, want at least 2", len(g.clients), len(served))
+		t.Errorf("%d clients: endpoints = %d, want at least 2", len(g.clients), len(served))
 	}
 	g.lead(0, 1, 2)
 	g.wantEndpoints("by ECMP", want, 2)

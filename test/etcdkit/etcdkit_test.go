@@ -80,7 +80,7 @@ func TestWipe(t *testing.T) {
 	c.Members[0].Wipe()
 	c.Members[0].Start()
 	if got, err := client.Get(t.Context(), "/a"); err != nil || len(got.Kvs) != 0 {
-		t.Errorf("key after a wipe = %v, %v; want none", got, err)
+		t.Errorf("after a wipe: key = %v, %v; want none", got, err)
 	}
 }
 

@@ -79,10 +79,10 @@ func follow(t testing.TB, binary string, endpoints []string, args ...string) *fo
 func (f *follower) line(format string, into ...any) {
 	f.t.Helper()
 	if !f.out.Scan() {
-		f.t.Fatalf("error of reading from the follower = %v, want an answer", f.out.Err())
+		f.t.Fatalf("reading from the follower: error = %v, want an answer", f.out.Err())
 	}
 	if _, err := fmt.Sscanf(f.out.Text(), format, into...); err != nil {
-		f.t.Fatalf("output of the follower = %q, error = %v, want an answer", f.out.Text(), err)
+		f.t.Fatalf("follower: output = %q, error = %v, want an answer", f.out.Text(), err)
 	}
 }
 

@@ -163,7 +163,7 @@ func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 				return true
 			}
 			if gap := w.gap(began); gap < leaderless {
-				t.Fatalf("error of vipctl %q = %v after %s, want none, because others waited at most %s\n%s", args, err, time.Since(began), gap, out)
+				t.Fatalf("vipctl %q: error = %v after %s, want none, because others waited at most %s\n%s", args, err, time.Since(began), gap, out)
 			}
 			return false
 		})

@@ -41,7 +41,7 @@ func TestSources(t *testing.T) {
 			t.Errorf("memory of the first state = %.0f MiB, want at most %.0f MiB", mib(l.memory), mib(firstMemory))
 		}
 		if l.changeBytes > 1000 {
-			t.Errorf("traffic of a changed endpoint = %d bytes, want less", l.changeBytes)
+			t.Errorf("changed endpoint: traffic = %d bytes, want less", l.changeBytes)
 		}
 		if l.heapMore > l.heap/10 {
 			t.Errorf("growth of memory from %d bytes by changes = %d bytes, want less", l.heap, l.heapMore)

@@ -84,10 +84,10 @@ func TestEndingAServerEndsItsConnections(t *testing.T) {
 	}
 	s.Close()
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
-		t.Errorf("read after the server's end = %v, want a reset", err)
+		t.Errorf("after the server's end: read = %v, want a reset", err)
 	}
 	if _, err := client.Dial(t.Context(), "tcp", s.Addr.String()); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("dial after the server's end = %v, want a refusal", err)
+		t.Errorf("after the server's end: dial = %v, want a refusal", err)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestNamespacesAreApart(t *testing.T) {
 	}
 	defer func() { _ = ln.Close() }()
 	if c, err := client.Dial(t.Context(), "tcp", "127.0.0.1:81"); err != nil {
-		t.Errorf("error of the client's connection to its own loopback = %v, want none", err)
+		t.Errorf("client's connection to its own loopback: error = %v, want none", err)
 	} else {
 		_ = c.Close()
 	}
@@ -149,7 +149,7 @@ func TestTheThreadComesHome(t *testing.T) {
 		return l.Host().Do(func() error { nested = current(t); return nil })
 	})
 	if err != nil || within == before || nested != before {
-		t.Errorf("error of Do = %v; namespaces of the host = %s, of the client = %s, of a nested Do on the host = %s", err, before, within, nested)
+		t.Errorf("Do: error = %v; namespaces of the host = %s, of the client = %s, of a nested Do on the host = %s", err, before, within, nested)
 	}
 	func() {
 		defer func() { _ = recover() }()

@@ -146,8 +146,8 @@ func echo(c *net.TCPConn, seed uint64) error {
 	return nil
 }
 
-// stream sends random bytes to an echo server, at least one piece, until ctx ends. It expects the
-// echo of all bytes, and then the end of the connection.
+// stream sends random bytes to an echo server, at least one piece, until ctx is done. It expects
+// the echo of all bytes, and then the end of the connection.
 func (n *NS) stream(ctx context.Context, address string, seed uint64) error {
 	limit := wait.Bound(0)
 	dialing, cancel := context.WithTimeout(context.Background(), limit)
@@ -184,7 +184,7 @@ func (n *NS) stream(ctx context.Context, address string, seed uint64) error {
 	return nil
 }
 
-// send writes a seed's bytes until ctx ends, and then half-closes the connection.
+// send writes a seed's bytes until ctx is done, and then half-closes the connection.
 func send(ctx context.Context, c *net.TCPConn, seed uint64) (total int, err error) {
 	bytes, piece := randomBytes(seed), make([]byte, streamPiece)
 	for {

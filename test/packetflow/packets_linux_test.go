@@ -234,7 +234,7 @@ func (w *world) start(t *testing.T, m mode) {
 		stop, end := context.WithTimeout(context.Background(), wait.Scaled(30*time.Second))
 		defer end()
 		if err := errors.Join(<-done, dp.Close(stop, false), h.Release(stop), h.Close()); err != nil {
-			t.Errorf("error of the engine = %v, want none", err)
+			t.Errorf("engine: error = %v, want none", err)
 		}
 	})
 }

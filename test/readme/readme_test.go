@@ -273,7 +273,7 @@ func (r *reader) background(t *testing.T, script string) *process.Process {
 	}
 	t.Cleanup(func() {
 		if err := p.Stop(time.Minute); err != nil {
-			t.Errorf("error of ending the script = %v, want none", err)
+			t.Errorf("ending the script: error = %v, want none", err)
 		}
 		if t.Failed() {
 			t.Logf("%s\n%s", script, p.Output())

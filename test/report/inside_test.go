@@ -150,7 +150,7 @@ func has(t *testing.T, report string, all ...string) {
 // TestWrongOrders passes unreadable orders. The guest must report that.
 func TestWrongOrders(t *testing.T) {
 	if status := inside(filepath.Join(t.TempDir(), "missing"), os.Stdout); status != 1 {
-		t.Errorf("status without orders = %d, want 1", status)
+		t.Errorf("without orders: status = %d, want 1", status)
 	}
 }
 

@@ -78,7 +78,7 @@ func TestIPVSBootFiles(t *testing.T) {
 	lab.Need(t, load, set)
 	modules, text := active(t, "../../systemd/modules-load.d/vipd.conf")
 	if out, err := exec.Command(load, modules).CombinedOutput(); err != nil {
-		t.Fatalf("error of loading the modules = %v, want none\n%s", err, out)
+		t.Fatalf("loading the modules: error = %v, want none\n%s", err, out)
 	}
 	for _, module := range lines(text) {
 		if _, err := os.Stat("/sys/module/" + module); err != nil {
@@ -87,7 +87,7 @@ func TestIPVSBootFiles(t *testing.T) {
 	}
 	sysctls, text := active(t, "../../systemd/sysctl.d/vipd.conf")
 	if out, err := exec.Command(set, sysctls).CombinedOutput(); err != nil || len(out) > 0 {
-		t.Errorf("error of setting the sysctls = %v, want no error and no output:\n%s", err, out)
+		t.Errorf("setting the sysctls: error = %v, want no error and no output:\n%s", err, out)
 	}
 	for _, line := range lines(text) {
 		name, want, _ := strings.Cut(strings.TrimPrefix(line, "-"), " = ")

@@ -123,7 +123,7 @@ func (g *gateway) clients(vip string) (stop func() int64) {
 			}
 			c, err := g.dial(vip)
 			if err != nil {
-				g.t.Errorf("error of a client after %d other clients = %v, want none", done.Load(), err)
+				g.t.Errorf("client after %d other clients: error = %v, want none", done.Load(), err)
 				return
 			}
 			_ = c.Close()
@@ -239,7 +239,7 @@ func (g *gateway) live(l life) {
 	g.configure(config(settings, web, hang))
 	g.run("systemctl start vipd")
 	if got := g.property("StatusText"); !strings.HasPrefix(got, l.mode+" mode, services: 2, frontends: 2") {
-		t.Errorf("status of the unit = %q, want mode and services", got)
+		t.Errorf("unit: status = %q, want mode and services", got)
 	}
 	g.serves("10.96.0.10")
 	wait.For(t, 20*time.Second, "checks to run as nobody, and to be killed", func() bool {
@@ -280,7 +280,7 @@ func (g *gateway) live(l life) {
 	}
 	g.run("systemctl stop vipd")
 	if got := g.property("Result"); got != "success" {
-		t.Errorf("result after a stop = %q, want success", got)
+		t.Errorf("after a stop: result = %q, want success", got)
 	}
 	if l.keeps {
 		echoes(t, open)
@@ -342,18 +342,18 @@ func (g *gateway) reload(old, good string) {
 		t.Errorf("reload of a broken configuration = nil, want an error\n%s", out)
 	}
 	if got := g.property("ActiveState"); got != "active" {
-		t.Errorf("state of the unit with a broken configuration = %s, want active", got)
+		t.Errorf("unit with a broken configuration: state = %s, want active", got)
 	}
 	if out := g.journal("-p warning"); !strings.Contains(out, "10.96.0.300") {
 		t.Errorf("journalctl -p warning lacks the mistake:\n%s", out)
 	}
 	if got := g.property("StatusText"); !strings.Contains(got, "problems: ") {
-		t.Errorf("status with a problem = %q, want the number of problems in it", got)
+		t.Errorf("with a problem: status = %q, want the number of problems in it", got)
 	}
 	g.configure(good)
 	g.run("systemctl reload vipd")
 	if got := g.property("StatusText"); strings.Contains(got, "problems") || !strings.Contains(got, "services: 2") {
-		t.Errorf("status after the fix = %q, want 2 services without problems", got)
+		t.Errorf("after the fix: status = %q, want 2 services without problems", got)
 	}
 	g.serves("10.96.0.12")
 }
@@ -374,7 +374,7 @@ func (g *gateway) sandbox() {
 		return g.try("nsenter -m -t $(systemctl show vipd --value -p MainPID) " + command)
 	}
 	if out, err := inside("touch /run/vipd/allowed"); err != nil {
-		g.t.Errorf("error of writing to run_dir in the sandbox = %v, want none\n%s", err, out)
+		g.t.Errorf("writing to run_dir in the sandbox: error = %v, want none\n%s", err, out)
 	}
 	for _, escape := range []string{
 		"systemctl show vipd", "touch /run/systemd/vipd-escaped", "touch /run/vipd-escaped", "sh -c ': >>/proc/sys/kernel/core_pattern'",
@@ -398,7 +398,7 @@ func (g *gateway) sandbox() {
 func (g *gateway) socket() {
 	g.t.Helper()
 	if out, err := g.try("setpriv --reuid=65534 --regid=65534 --groups=4711 vipctl status"); err != nil {
-		g.t.Errorf("error of vipctl as a member of group vipd = %v, want none\n%s", err, out)
+		g.t.Errorf("vipctl as a member of group vipd: error = %v, want none\n%s", err, out)
 	}
 	if out, err := g.try("setpriv --reuid=65534 --regid=65534 --clear-groups vipctl status"); err == nil || !strings.Contains(out, "you have no permission to use vipd's socket") {
 		g.t.Errorf("vipctl as nobody: error = %v and\n%s\nwant permission denied", err, out)

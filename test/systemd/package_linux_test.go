@@ -52,7 +52,7 @@ func (g *gateway) packaged(mode, install, upgrade, remove string) {
 	t.Helper()
 	out := g.run(install)
 	if got := g.property("ActiveState"); got != "active" {
-		t.Fatalf("unit after the installation = %s, want active\n%s\n%s", got, out, g.journal(""))
+		t.Fatalf("after the installation: unit = %s, want active\n%s\n%s", got, out, g.journal(""))
 	}
 	g.run("getent group vipd")
 	g.version("0.0.1")

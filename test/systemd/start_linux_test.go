@@ -21,7 +21,7 @@ func (g *gateway) booted() {
 	t := g.t
 	t.Helper()
 	if got := g.property("ActiveState"); got != "active" {
-		t.Fatalf("unit after the boot = %s, want active\n%s", got, g.journal(""))
+		t.Fatalf("after the boot: unit = %s, want active\n%s", got, g.journal(""))
 	}
 	start := g.when("vipd", "ExecMainStartTimestampMonotonic")
 	for _, before := range []string{"network-slow", "nftables"} {
@@ -48,7 +48,7 @@ func (g *gateway) broken() {
 	g.run("systemctl stop vipd")
 	g.configure("mode = \"userspace\"\n[api]\nsocket = 7\n")
 	if out, err := g.try("systemctl start vipd"); err == nil {
-		t.Errorf("start with a broken configuration = nil, want an error\n%s", out)
+		t.Errorf("with a broken configuration: start = nil, want an error\n%s", out)
 	}
 	for name, want := range map[string]string{"ActiveState": "failed", "ExecMainStatus": "78", "NRestarts": "0"} {
 		if got := g.property(name); got != want {

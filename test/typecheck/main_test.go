@@ -22,10 +22,10 @@ func TestFindsWhatOneSystemLacks(t *testing.T) {
 	}
 	for _, system := range []string{"linux", "darwin"} {
 		if err := check(system, []string{"."}); err != nil {
-			t.Errorf("error of the check for %s = %v, want none", system, err)
+			t.Errorf("check for %s: error = %v, want none", system, err)
 		}
 	}
 	if err := check("windows", []string{"."}); err == nil || !strings.Contains(err.Error(), "main.go:5:29: undefined: there") {
-		t.Errorf("error of the check for windows = %v, want an error about an undefined name", err)
+		t.Errorf("check for windows: error = %v, want an error about an undefined name", err)
 	}
 }

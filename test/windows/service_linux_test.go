@@ -74,11 +74,11 @@ endpoints = [{ address = "127.0.0.1" }]
 	wait.For(t, wait.Patience, "the VIP answers", func() bool { return get("http://"+vip.String()) == "hello" })
 	wait.For(t, wait.Patience, "vipd is ready", func() bool { return strings.Contains(get("http://"+web.String()+"/readyz"), `"ok":true`) })
 	if state := run("sc", "query", "vipd"); !strings.Contains(state, "RUNNING") {
-		t.Errorf("state while it serves = %s, want RUNNING", state)
+		t.Errorf("while it serves: state = %s, want RUNNING", state)
 	}
 	run("net", "stop", "vipd")
 	if state := run("sc", "query", "vipd"); !strings.Contains(state, "STOPPED") || !strings.Contains(state, "WIN32_EXIT_CODE    : 0 ") {
-		t.Errorf("state after the stop = %s, want STOPPED with exit code 0", state)
+		t.Errorf("after the stop: state = %s, want STOPPED with exit code 0", state)
 	}
 	if get("http://"+vip.String()) != "" {
 		t.Error("VIP answers after the stop = true, want false")

@@ -23,7 +23,7 @@ const (
 )
 
 // apart prepares this program to run again in its own network, mount and process namespaces. The
-// process is killed when ctx ends, or when the thread that started it ends.
+// process is killed when ctx is done, or when the thread that started it ends.
 func apart(ctx context.Context, role string, args ...string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -88,13 +88,13 @@ func TestPacketsAreFirstPackets(t *testing.T) {
 				t.Errorf("translated packets = %d, want 1000", n)
 			}
 			if err := prove(x, f); err == nil || !strings.Contains(err.Error(), "of 200 packets 0 have") {
-				t.Errorf("error of prove while packets are dropped = %v, want an error that no packets arrived", err)
+				t.Errorf("prove while packets are dropped: error = %v, want an error that no packets arrived", err)
 			}
 			if _, err := x.ask(request{Do: "open"}); err != nil {
 				t.Fatal(err)
 			}
 			if err := prove(x, f); err != nil {
-				t.Errorf("error of prove after the drop = %v, want none", err)
+				t.Errorf("prove after the drop: error = %v, want none", err)
 			}
 			f.to = vips(2)[1:]
 			if err := prove(x, f); err == nil {
@@ -151,11 +151,11 @@ func TestListChanges(t *testing.T) {
 				}
 				service := []int{services / 2, services, services + 1, services + 1}[i]
 				if err := reached(service); (err == nil) != want {
-					t.Errorf("error of service %d after %s = %v, want served = %t", service, kind, err, want)
+					t.Errorf("service %d after %s: error = %v, want served = %t", service, kind, err, want)
 				}
 			}
 			if err := reached(0); err != nil {
-				t.Errorf("error of an unchanged service = %v, want none", err)
+				t.Errorf("unchanged service: error = %v, want none", err)
 			}
 		})
 	}

@@ -80,7 +80,7 @@ exit 7`
 		t.Logf("output of the guest:\n%s", out.String())
 	}
 	if _, err := os.Stat(filepath.Join(lost, "file")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("error of reading a file that was written outside the writable folder = %v, want an error that it does not exist", err)
+		t.Errorf("reading a file that was written outside the writable folder: error = %v, want an error that it does not exist", err)
 	}
 	if text, err := os.ReadFile(filepath.Join(kept, "file")); err != nil || string(text) != "kept\n" {
 		t.Errorf("file in the writable folder = %q, error = %v, want the written text", text, err)
@@ -96,11 +96,11 @@ func TestTheLimitEndsAGuest(t *testing.T) {
 	began := time.Now()
 	_, err := Run(t.Context(), Options{Limit: 2 * time.Second, Stdout: &out}, "sleep", "1000")
 	if !errors.Is(err, ErrLimit) {
-		t.Errorf("error of a command that never ends = %v, want %v", err, ErrLimit)
+		t.Errorf("command that never ends: error = %v, want %v", err, ErrLimit)
 	}
 	t.Logf("time until the end = %s", time.Since(began))
 	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
-		t.Errorf("files after the command = %v, error = %v, want none", left, err)
+		t.Errorf("after the command: files = %v, error = %v, want none", left, err)
 	}
 }
 
@@ -128,7 +128,7 @@ func TestAFailingBootShowsTheConsole(t *testing.T) {
 	}
 	status, err := m.run(t.Context())
 	if err == nil {
-		t.Fatalf("status of a guest without a file system = %d, want an error", status)
+		t.Fatalf("guest without a file system: status = %d, want an error", status)
 	}
 	for _, want := range []string{"Kernel panic", "console"} {
 		if !strings.Contains(err.Error(), want) {

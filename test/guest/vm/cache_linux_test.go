@@ -74,10 +74,10 @@ func TestAHalfMadeKernelIsNotUsed(t *testing.T) {
 	s := &fakeSource{latest: "linux_1", broken: errors.New("the line is dead")}
 	c := cache{t.TempDir(), s, t.Logf}
 	if _, _, err := c.kernel(t.Context()); !errors.Is(err, s.broken) {
-		t.Fatalf("error of a broken download = %v, want %v", err, s.broken)
+		t.Fatalf("broken download: error = %v, want %v", err, s.broken)
 	}
 	if left := c.folders(); len(left) > 0 {
-		t.Errorf("folders after a broken download = %q, want none", left)
+		t.Errorf("after a broken download: folders = %q, want none", left)
 	}
 	killed := filepath.Join(c.dir, unfinished+"123") // as a killed process leaves it
 	if err := os.Mkdir(killed, 0o700); err != nil {
@@ -127,7 +127,7 @@ func TestWithoutAnAnswerTheLastKernelIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := c.kernel(t.Context()); !errors.Is(err, s.away) {
-		t.Fatalf("error of an empty cache without a source = %v, want %v", err, s.away)
+		t.Fatalf("empty cache without a source: error = %v, want %v", err, s.away)
 	}
 	for name, age := range map[string]time.Duration{"linux_10": 0, "linux_9": time.Hour} {
 		folder := filepath.Join(c.dir, name)
@@ -157,6 +157,6 @@ func TestWaitingForTheCacheEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, _, err := c.kernel(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("error of a locked cache = %v, want the error of the deadline", err)
+		t.Errorf("locked cache: error = %v, want the error of the deadline", err)
 	}
 }
