@@ -101,7 +101,9 @@ func (l *layout) matchPlace(set string, then ...nft.Stmt) nft.Rule {
 	return rule(append([]nft.Stmt{nft.In{Of: l.place, Set: l.sets[set]}}, then...)...)
 }
 
+// These matches never change. They are variables because Go has no constants of their types.
 var (
+	// isTCP matches TCP.
 	isTCP = nft.Is{Field: nft.L4proto, Value: protocolTCP}
 	// midway matches TCP segments that do not open a connection.
 	midway = nft.Flags{Mask: onlySYN, Value: nft.SYN, Not: true}

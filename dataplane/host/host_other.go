@@ -35,7 +35,7 @@ func New(Options) (*Host, error) {
 
 var _ dataplane.Host = (*Host)(nil)
 
-// seen is what the last Prepare found.
+// seen holds the results of the last Prepare.
 type seen struct {
 	held   []Held
 	wanted snap.Map[balancer.Key, *balancer.Frontend]

@@ -46,7 +46,7 @@ type handles struct {
 	readView func(*netlink.Handle) (view, error)
 }
 
-// observed is what vipd has observed of the host's devices and addresses.
+// observed holds the last observed state of the host's devices and addresses.
 type observed struct {
 	view view
 	// full reports whether the state is unknown, so the next check must read everything.
@@ -71,7 +71,7 @@ type observed struct {
 	broadcasts map[netip.Addr]netip.Prefix
 }
 
-// demand is what the engine requests: want in the last Prepare, and applied in the last Finish.
+// demand is the engine's request: want in the last Prepare, and applied in the last Finish.
 type demand struct {
 	want    balancer.Desired
 	applied snap.Map[balancer.Key, *balancer.Frontend]

@@ -21,7 +21,7 @@ import (
 // table is the only table that this dataplane writes.
 const table = "nat"
 
-// familyRules is what vipd knows about a family's rules in the kernel.
+// familyRules is the known state of a family's rules in the kernel.
 type familyRules struct {
 	name inet.Family
 	tool *xtables.Tool
@@ -73,7 +73,7 @@ type knownHash struct {
 	text uint64
 }
 
-// chainState is what vipd knows about a chain in the kernel.
+// chainState is the known state of a chain in the kernel.
 type chainState struct {
 	// text is a hash of the rules; 0 means unknown.
 	text  uint64

@@ -16,7 +16,7 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// familyTable is what vipd knows about a family's table in the kernel.
+// familyTable is the known state of a family's table in the kernel.
 type familyTable struct {
 	schema *schema
 	mark   uint32

@@ -10,6 +10,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
+// began is the start of the process-wide clock.
 var began = time.Now()
 
 func now() local.Time { return local.Time(time.Since(began)) + 1 }

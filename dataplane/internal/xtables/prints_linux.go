@@ -23,6 +23,7 @@ type ChainHash struct {
 	Sum uint64
 }
 
+// seed is the seed for all hashes, which must be comparable within the process.
 var seed = maphash.MakeSeed()
 
 // ChainHashes returns the hashes of the named chains that exist. For the kernel's own chains, it
