@@ -35,8 +35,8 @@ func TestFindingsOfPrograms(t *testing.T) {
 			m.prints["iptables-nft-save"] = "*raw\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -p tcp -m tcp --dport 8010 -j NOTRACK\n" +
 				"-A PREROUTING -p tcp -m tcp --dport 8005 -j NOTRACK\n-A PREROUTING -p tcp -m tcp --sport 9009 -j NOTRACK\nCOMMIT\n"
 		}, want: []string{
-			"firewall: problem: a rule of another program keeps connections of 10.96.0.10:8000-8009/tcp (ftp) from being tracked (iptables-nft, table raw, chain PREROUTING: -p tcp -m tcp --dport 8005 -j NOTRACK)",
-			"firewall: problem: a rule of another program keeps connections of 10.96.0.10:8000-8009/tcp (ftp) from being tracked (iptables-nft, table raw, chain PREROUTING: -p tcp -m tcp --sport 9009 -j NOTRACK)",
+			"firewall: problem: another program's rule excludes connections to 10.96.0.10:8000-8009/tcp (ftp) from tracking (iptables-nft, table raw, chain PREROUTING: -p tcp -m tcp --dport 8005 -j NOTRACK)",
+			"firewall: problem: another program's rule excludes connections to 10.96.0.10:8000-8009/tcp (ftp) from tracking (iptables-nft, table raw, chain PREROUTING: -p tcp -m tcp --sport 9009 -j NOTRACK)",
 		}},
 	})
 }

@@ -98,7 +98,7 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 	}
 	want := []explain.Step{
 		{What: "foreign", Wrong: true, Text: "a rule of the nft chain inet strict forward (hook forward) drops or rejects packets to the endpoint 10.60.1.1:9001 of web"},
-		{What: "foreign", Text: "rules of other programs see only the first packets of connections in fast_path: the nft chain inet strict forward"},
+		{What: "foreign", Text: "other programs' rules see only the first packets of connections in fast_path: the nft chain inet strict forward"},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("steps about other programs = %+v, want %+v", got, want)
