@@ -19,8 +19,8 @@ import (
 	"vipd/dataplane/internal/neigh"
 )
 
-// Until ctx is canceled, Rivals calls found for each frame in which another host on the device's
-// link claims a VIP. isVIP reports whether an address is a VIP. Both functions are called
+// Rivals calls found for each frame in which another host on the device's link claims a VIP, until
+// ctx is canceled. isVIP reports whether an address is a VIP. Both functions are called
 // concurrently, and must not block.
 func Rivals(ctx context.Context, device int, isVIP func(netip.Addr) bool, found func(Rival)) error {
 	return neigh.Claims(ctx, device, nil, nil, func(c neigh.Claim) {
@@ -180,8 +180,8 @@ func ask(sender *neigh.Sender, vips []netip.Addr) error {
 	return nil
 }
 
-// Until ctx is canceled, Reach sends requests to hosts on the device's link at an interval, and
-// calls answered for each answer.
+// Reach sends requests to hosts on the device's link at an interval, and calls answered for each
+// answer, until ctx is canceled.
 func Reach(ctx context.Context, device int, hosts []netip.Addr, every time.Duration, answered func()) error {
 	sender, err := neigh.Open(device)
 	if err != nil {

@@ -62,7 +62,7 @@ func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) erro
 	return err
 }
 
-// Before the first Set, Observe removes an earlier process's redirects. After Set, it describes a
+// Observe removes an earlier process's redirects before the first Set. After Set, it describes a
 // difference between the kernel's redirects and the redirects that were set. It repeats this
 // description, even after an error, until Set writes the redirects again.
 func (r *Redirects) Observe(ctx context.Context) (damage string, err error) {

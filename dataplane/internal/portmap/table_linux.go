@@ -124,7 +124,7 @@ func (t *Table) Close() error {
 	return nil
 }
 
-// Before the first Set, Observe removes an earlier process's table. After Set, it describes a
+// Observe removes an earlier process's table before the first Set. After Set, it describes a
 // difference between the kernel's entries and the entries that were set, until Set writes them
 // again.
 func (t *Table) Observe() (damage string, err error) {

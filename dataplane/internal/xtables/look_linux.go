@@ -104,7 +104,8 @@ func (l *Look) Found(stamp Stamp) {
 	l.recheckAt = time.Time{}
 }
 
-// Call Writing before vipd changes the table, and the returned function afterwards. If other
+// Writing starts a change to the table: call it before the change, and the returned function
+// afterwards. If other
 // programs may have changed the table at the same time, the table will be compared. In the nft
 // variant, this happens at the next probe, if transactions other than ours took effect. In the
 // legacy variant, which does not count transactions, it happens after maxSeenPause.
