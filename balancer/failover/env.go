@@ -15,10 +15,10 @@ type Options struct {
 	Timing Timing
 	// Started is when this run started. An earlier run may have confirmed heartbeats until then.
 	Started local.Time
-	// Doubt is how long after Started this node distrusts etcd's records, because etcd was restored
-	// from a backup: hosts may hold VIPs that the records give to other hosts. Until then, this
-	// node sends a probe for each VIP before it claims the VIP. Zero means that it trusts the
-	// records.
+	// Doubt is how long after Started this node distrusts etcd's records if etcd was restored from
+	// a backup. A host may then hold a VIP that the records give to another host. Until the time is
+	// over, this node sends a probe for each VIP before it claims the VIP. Zero means that it
+	// trusts the records.
 	Doubt time.Duration
 	// NewID returns an unused ID. Wall returns the time of day, for operators.
 	NewID func() ID

@@ -27,8 +27,8 @@ type showError struct{ error }
 // Unwrap returns the original error.
 func (e *showError) Unwrap() error { return e.error }
 
-// follow calls the function stream, which must read the daemon's answers as a stream, and call
-// received for each answer. If the stream ends, follow calls stream again. Before the first answer,
+// follow calls stream, a function that reads the daemon's answers and must call received for each
+// answer. If the stream ends, follow calls stream again. Before the first answer,
 // follow returns the error from stream instead; answered reports whether there was an earlier
 // answer. It returns nil when ctx is done.
 func follow(c *cli.Call, answered bool, stream func(received func()) error) error {

@@ -55,7 +55,7 @@ func try(c *cli.Call) error {
 	case c.Flags.Bool("prune") || c.Flags.Bool("allow-empty"):
 		return cli.WrongUse("--confirm accepts only a file without errors: leave out --prune and --allow-empty")
 	case place == "":
-		return errors.New("there is nothing to confirm, because vipd already serves its saved files. Write the change to another file, and run: vipctl reload --confirm 2m -f NEW")
+		return errors.New("there is nothing to confirm: vipd already uses the configuration in its files. To test a change, write it to another file, and run: vipctl reload --confirm 2m -f NEW")
 	}
 	name, text, err := readInput(c, place)
 	if err != nil {

@@ -281,8 +281,8 @@ func (s *segment) sendTooBig(to, vip netip.Addr, port uint16) {
 	}
 }
 
-// TestDirectRepairs damages the table in several ways. Intact must report each damage, and the next
-// comparison must repair the table.
+// TestDirectRepairs damages the table in several ways. Intact must report each kind of damage, and
+// the next comparison must repair the table.
 func TestDirectRepairs(t *testing.T) {
 	s := newSegment(t, 2)
 	s.apply(s.all(1, 2)...)

@@ -128,7 +128,8 @@ func gigabits(bytes int64, took time.Duration) float64 {
 
 func micros(cpu time.Duration, n int) float64 { return float64(cpu.Microseconds()) / float64(n) }
 
-// columns are the columns of the table: a name, and the figure of a round.
+// columns lists the table's columns. Each has a name, and a function that returns its value for a
+// round.
 var columns = []struct {
 	name   string
 	format string

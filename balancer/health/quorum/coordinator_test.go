@@ -264,8 +264,8 @@ func (a *assembly) write(b quorum.VoteKey) {
 }
 
 // writeUntilStable makes the hosts write and delete votes in random order until no host wants to
-// write. After each write, all hosts read the board, and the function each receives the verdicts of
-// each host.
+// write. After each write, all hosts read the board, and each is called with every host's
+// verdicts.
 func (a *assembly) writeUntilStable(each func(balancer.NodeName, verdicts)) {
 	for {
 		var writes []quorum.VoteKey

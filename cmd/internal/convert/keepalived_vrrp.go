@@ -249,7 +249,7 @@ func (in *instance) authentication(c *statement) {
 	case password != "":
 		const longest = 8
 		if len(password) > longest {
-			in.note(line, "password contains only the first 8 bytes, as in keepalived")
+			in.note(line, "password is cut to its first 8 bytes, as in keepalived")
 		}
 		in.settings = put(in.settings, setting{name: "password", value: strings.ToValidUTF8(password[:min(len(password), longest)], ""), why: "sent in the clear"})
 	}

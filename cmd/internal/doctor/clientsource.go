@@ -28,7 +28,7 @@ func checkClientSource(_ context.Context, o *observed) (found []Finding) {
 	endpoints = slices.Compact(endpoints)
 	if on := devicesWith(o, "ipv4", "src_valid_mark", "1"); len(on) > 0 {
 		found = append(found, problem("replies to clients' addresses are dropped, because src_valid_mark is on for "+list(on),
-			`services with source = "client" don't work, because the kernel checks replies against the route for their mark, which leads to lo. wg-quick enables src_valid_mark`,
+			`services with source = "client" don't work, because the kernel then checks replies against the route for their mark, which leads to lo. wg-quick enables src_valid_mark`,
 			"sysctl -w "+deviceSysctl(on[0], "src_valid_mark")+"=0"))
 	}
 	return append(found, o.waysBack(endpoints)...)

@@ -82,7 +82,8 @@ type Timing struct {
 	// Reread is the interval between full reads, which are only a precaution. CheckRights is the
 	// interval between checks of the user's permissions.
 	Reread, CheckRights time.Duration
-	// ProxyReread is the interval between full reads behind a proxy, if there are few keys.
+	// ProxyReread is the interval between full reads of all keys if etcd is behind a proxy and has
+	// few keys.
 	ProxyReread time.Duration
 	// Refill is how long no service may be added before the services in another history count as
 	// complete. The total wait is at most LongestRefill.

@@ -61,8 +61,8 @@ const (
 	maxPause = window / 4
 	// window is the time over which an endpoint's share of failures is computed.
 	window = time.Minute
-	// minConnections is the minimum number of connections, and minPercent the minimum percentage of
-	// failures, from which an endpoint is a problem.
+	// An endpoint is a problem if it has at least minConnections connections and at least
+	// minPercent percent of them fail.
 	minConnections, minPercent = 10, 3
 	// maxSuspects is the maximum number of endpoints that are watched at a time.
 	maxSuspects = 1000
