@@ -28,8 +28,8 @@ written.
 Unknown fields are errors, unless the service in etcd already has them. The
 last line of the output contains the revision for "vipctl wait".
 
-With --confirm, the change is pending: the hosts of --on use it at once, and
-no other host does. "vipctl confirm" writes it for all hosts. After "vipctl
+With --confirm, the change is pending: all hosts use it at once, or with --on
+only those hosts. "vipctl confirm" writes it for all hosts. After "vipctl
 abort", or if nobody confirms in time, each host reverts it, even without
 etcd. A pending change can't remove services, change address settings, or
 allocate addresses from pools.`,

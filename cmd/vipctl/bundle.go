@@ -219,12 +219,35 @@ func ourTables(ctx context.Context) ([]byte, error) {
 			continue
 		}
 		table, err := printed(ctx, append([]string{"nft", "list"}, strings.Fields(line)...)...)
-		all.Write(table)
+		all.Write(withoutClients(table))
 		if err != nil {
 			return all.Bytes(), err
 		}
 	}
 	return all.Bytes(), nil
+}
+
+// withoutClients hides the elements of the sets and maps in nft's output whose keys contain the
+// source address of packets, such as the clients that affinity remembers.
+func withoutClients(table []byte) []byte {
+	var kept bytes.Buffer
+	clients, inside := false, false
+	for line := range bytes.Lines(table) {
+		text := bytes.TrimSpace(line)
+		switch {
+		case inside:
+			inside = !bytes.HasSuffix(text, []byte("}"))
+			continue
+		case bytes.HasPrefix(text, []byte("typeof ")):
+			clients = bytes.Contains(text, []byte("saddr"))
+		case clients && bytes.HasPrefix(text, []byte("elements = {")):
+			kept.WriteString("\t\telements = { " + hidden + " }\n")
+			inside = !bytes.HasSuffix(text, []byte("}"))
+			continue
+		}
+		kept.Write(line)
+	}
+	return kept.Bytes()
 }
 
 // hidden replaces a value that may be secret.
@@ -262,7 +285,7 @@ func redact(v any) any {
 			switch {
 			case key == "headers", key == "send", key == "send_hex", key == "password":
 				out[key] = hidden
-			case (key == "command" || strings.HasPrefix(key, "on_")) && len(program) > 1:
+			case (key == "command" || key == "exec" || strings.HasPrefix(key, "on_")) && len(program) > 1:
 				out[key] = []any{program[0], hidden}
 			default:
 				out[key] = redact(value)

@@ -19,12 +19,13 @@ func checkVerb() *cli.Verb {
 its file, line and field. FILE is a daemon's config, a services file, a folder
 of services files, or - for standard input. The default is the daemon's config
 (--config). A daemon's config is checked together with its services and the
-files of its [store].path. The [defaults] of a config apply only to its own
-services.
+files of its [store].path. Its [defaults] apply to all of these services, but
+not to other FILEs.
 
-Settings that the mode can't honour are also reported. The mode is --mode, or
-the mode in the file. If that is auto, it is the running vipd's mode; without
-a running vipd, all settings are accepted that any mode can honour.
+Settings that the mode can't honour are also reported. The mode is --mode. If
+it is not given, it is the mode in use, if a vipd runs that is configured with
+the same mode as the file, and otherwise the mode in the file. With auto, all
+settings are accepted that any mode can honour.
 
 Some findings depend on the host, and are only warnings because the file may
 be for another host: missing files, programs, users or interfaces, VIPs that

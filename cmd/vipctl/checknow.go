@@ -24,8 +24,9 @@ The exit code is 0 if the check passed, otherwise 1. The result does not
 change the endpoint's state or the time of its next check.
 
 ADDRESS may be a DNS name: all its addresses are then checked, and JSON output
-is a list. If an endpoint is checked at several ports, PORT is required. Secret
-headers, and texts that tcp and udp checks send, are not shown.
+is a list. If an endpoint is checked at several ports, PORT is required. The
+values of secret headers, and texts that tcp and udp checks send, are not
+shown.
 
 With --direct, it tests the path from this gateway to the endpoints of
 services with forward = "dr", or only of SERVICE. Three conditions must hold:

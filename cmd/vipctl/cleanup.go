@@ -270,7 +270,7 @@ func cleanFiles(_ context.Context, conf config.Config, dry bool) ([]string, erro
 	}
 	counts := filepath.Join(conf.RunDir, "counts.json")
 	files = append(append(files, filepath.Join(conf.RunDir, cleanup.LockFile), counts), atomicfile.Leftovers(counts)...)
-	for _, name := range []string{"overrides.json", "memory.json", "health.json", "healthlease.json", "etcd.state", "files.state", "pending.json"} {
+	for _, name := range []string{"overrides.json", "memory.json", "health.json", "healthlease.json", "etcd.state", "files.state", "pending.json", "agents.json", "names.json", "ownership.json"} {
 		path := filepath.Join(conf.StateDir, name)
 		files = append(append(files, path, path+".broken"), atomicfile.Leftovers(path)...)
 	}

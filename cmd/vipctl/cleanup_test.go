@@ -55,8 +55,8 @@ func TestCleanupNeedsRoot(t *testing.T) {
 	}
 }
 
-// TestCleanupOfFiles cleans up after a killed vipd. The sockets and their directory must be
-// removed. A regular file at the path in api.socket must remain.
+// TestCleanupOfFiles cleans up after a killed vipd. The sockets, the saved state and their
+// directories must be removed. A regular file at the path in api.socket must remain.
 func TestCleanupOfFiles(t *testing.T) {
 	t.Chdir(t.TempDir()) // a socket's path must be short
 	conf := config.Default()
@@ -75,6 +75,18 @@ func TestCleanupOfFiles(t *testing.T) {
 	if err := os.WriteFile(conf.API.Socket, []byte("somebody's"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Mkdir(conf.StateDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"remove file run/owner.sock", "remove file run/handover.sock"}
+	for _, name := range []string{
+		"overrides.json", "memory.json", "health.json", "healthlease.json", "etcd.state", "files.state", "pending.json", "agents.json", "names.json", "ownership.json",
+	} {
+		if err := os.WriteFile(filepath.Join(conf.StateDir, name), []byte("{}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, "remove file state/"+name)
+	}
 	var done []string
 	for _, clean := range []cleaner{cleanFiles, cleanFolders} {
 		removed, err := clean(t.Context(), conf, false)
@@ -83,7 +95,7 @@ func TestCleanupOfFiles(t *testing.T) {
 		}
 		done = append(done, removed...)
 	}
-	want := []string{"remove file run/owner.sock", "remove file run/handover.sock", "remove folder run"}
+	want = append(want, "remove folder run", "remove folder state")
 	if d := cmp.Diff(want, done); d != "" {
 		t.Errorf("actions (-want +got):\n%s", d)
 	}

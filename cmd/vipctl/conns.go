@@ -36,10 +36,11 @@ net.netfilter.nf_conntrack_timestamp and nf_conntrack_acct.
 the end of a TCP connection only when it forgets the connection, minutes after
 it was closed.
 
---kill ends the listed connections. Both sides receive a reset; in nftables
-and iptables mode, they receive it when they next send something. Connections
-that are already closed are not counted. In ipvs mode, the kernel can't end
-single connections.`,
+--kill ends the connections that the flags select, and idle UDP flows. Both
+sides of a TCP connection receive a reset; in nftables and iptables mode, they
+receive it when they next send something. Connections that are already closed
+are not counted without --state. In ipvs mode, the kernel can't end single
+connections.`,
 		Example:  "vipctl conns web",
 		Formats:  []string{cli.FormTable, cli.FormWide, cli.FormJSON},
 		Values:   map[string]cli.Completer{"service": serviceNames},

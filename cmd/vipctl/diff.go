@@ -38,8 +38,8 @@ folder is read without the [defaults] of a config.
 
 With -f FILE and services in etcd (--etcd or the config), it shows what
 "vipctl apply -f FILE" would change. -f may be repeated. With --prune, it also
-shows services that exist only in etcd. The daemon's config is still compared with
-the daemon's settings.
+shows services that exist only in etcd. Without --etcd and VIPCTL_ETCD, the
+daemon's own config is still compared with the daemon.
 
 The exit code is 3 if there are differences, 0 if there are none, and 1 if the
 comparison is incomplete.`,

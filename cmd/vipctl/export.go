@@ -20,14 +20,14 @@ import (
 func exportVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "export", Args: "[NAME...]", Brief: "print the services in etcd, in the format that apply reads",
-		About: `Prints all services in etcd, or only the named services, sorted by name.
-"vipctl apply" of the output changes nothing: "auto" addresses and unknown
-fields are kept. The output does not include overrides, or endpoints that were
-registered separately.
+		About: `Prints all services and address settings in etcd, or only the named services,
+sorted by name. "vipctl apply" of the output changes nothing: "auto" addresses
+and unknown fields are kept. The output does not include overrides, or
+endpoints that were registered separately.
 
 TOML can't express null, which means the program's default even if a host has
-[defaults]. Such a field is omitted with a message, and the exit code is 1; -o
-json can express it.`,
+[defaults]. A service with such a field is omitted with a message, and the
+exit code is 1; -o json can express it.`,
 		Example: "vipctl export > services.toml",
 		Formats: []string{cli.FormTOML, cli.FormJSON}, Fleet: true,
 		MaxArgs:  cli.AnyArgs,

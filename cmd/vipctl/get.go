@@ -25,7 +25,7 @@ the frontends that were compiled from them. NAME is a service; for frontends,
 it may be a key such as 10.96.0.10:80/tcp. UP is the number of endpoints that
 get new connections, per port if ports differ. svc, ep, fe and no are short
 for the kinds, and svc/web means services web. With -w, the list is printed
-again after each change.
+again after each change, except for pools and VIPs.
 
 -o wide adds columns. -o json prints the API's JSON, always a list. -o toml
 prints services as a services file. -o name prints a name on each line: web,

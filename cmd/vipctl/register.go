@@ -35,8 +35,7 @@ are written to stderr.
 
 With COMMAND, the endpoint is registered while COMMAND runs, and the exit code
 is COMMAND's. Ctrl-C or SIGTERM first drains the endpoint, so nodes make no new
-connections to it. When none are open, or after the service's drain_timeout,
-vipctl removes the endpoint and sends SIGTERM to COMMAND, and SIGKILL after
+connections to it. When none are open, or after --timeout, vipctl removes the endpoint and sends SIGTERM to COMMAND, and SIGKILL after
 --kill-after. A second signal skips the drain, and a third signal kills
 COMMAND. SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are forwarded. COMMAND runs in a
 separate process group, so Ctrl-C reaches only vipctl; under systemd, set

@@ -26,7 +26,7 @@ problem other than a warning.
 A mistake outside a service, such as a misspelled heading or a file that can't
 be parsed, can hide services. While there is such a mistake, services that are
 no longer defined are kept; the last line names them, and --prune removes
-them. If the main file is suddenly empty, its services are kept unless
+them, except services of a file that can't be read. If the main file is suddenly empty, its services are kept unless
 --allow-empty is given.
 
 With --confirm and -f, the daemon serves NEW instead of its configuration

@@ -32,8 +32,8 @@ If no other host takes them, the owner takes them back, and the command fails.
 Afterwards, this host does not preempt until the next move or "vipctl node
 resume".
 
-"vip balance" makes the fewest moves after which each host has its share of
-VIPs, by ownership.weight. It is useful after a host has returned, because
+"vip balance" moves VIPs until no other move brings the hosts closer to their
+shares, by ownership.weight. It is useful after a host has returned, because
 VIPs stay where they are then. Groups move together, and no VIP moves to a
 host that it prefers less. --dry-run only lists the moves.`,
 		Example: "vipctl vip move 192.168.1.100 --to gw2 --reason \"new kernel on gw1\"",

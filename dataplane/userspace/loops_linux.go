@@ -3,6 +3,7 @@ package userspace
 import (
 	"os"
 	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -65,7 +66,8 @@ func (p *extraProcessors) refresh() {
 }
 
 func (p *extraProcessors) setLocked() {
-	if !p.fixed && os.Getenv("GOMAXPROCS") == "" {
+	chosen, _ := strconv.Atoi(os.Getenv("GOMAXPROCS")) // as in Go, only a positive number counts
+	if !p.fixed && chosen <= 0 {
 		runtime.SetDefaultGOMAXPROCS()
 		if p.base = runtime.GOMAXPROCS(0); p.added == 0 {
 			return // Go itself follows changes again

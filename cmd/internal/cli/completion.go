@@ -7,7 +7,7 @@ func CompletionVerb() *Verb {
 		Name: "completion", Args: "bash|zsh|fish", Brief: "print a script that completes vipctl's command lines in a shell",
 		About: `Prints a completion script for the shell. After loading it, Tab completes
 commands, flags, and names of services and endpoints. These names come from
-the daemon, and are omitted if it can't be reached.
+the daemon or etcd, and are omitted if it can't be reached.
 
 bash: source <(vipctl completion bash), in ~/.bashrc. zsh: source <(vipctl
 completion zsh), in ~/.zshrc after compinit. fish: vipctl completion fish >

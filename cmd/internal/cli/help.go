@@ -34,8 +34,8 @@ Usage:
 	}
 	b.WriteString(`  -h, --help            show the help of a command, with an example
 
-Flags of commands that print a result:
-  -o, --output FORM     print the result as FORM: table, wide, json, yaml, toml,
+Flags of commands with several output formats; their help lists the formats:
+  -o, --output FORM     print the output as FORM: table, wide, json, yaml, toml,
                         name or jsonpath=TEMPLATE, as in kubectl, such as
                         jsonpath='{[*].name}'
 
