@@ -37,18 +37,18 @@ func faults() map[string]fault {
 			m.signal(unix.SIGKILL, all[0])
 			return func() { m.reap(all); m.startKeepalived() }
 		},
-		"its VRRP process is killed": func(_ *pair, m *router) func() {
+		"keepalived's VRRP process is killed": func(_ *pair, m *router) func() {
 			m.signal(unix.SIGKILL, m.keepalived()[1])
 			return func() {}
 		},
-		"both are killed": func(_ *pair, m *router) func() {
+		"both keepalived processes are killed": func(_ *pair, m *router) func() {
 			all := m.keepalived()
 			m.signal(unix.SIGSTOP, all...) // neither process must react to the end of the other process
 			m.signal(unix.SIGKILL, all...)
 			m.reap(all)
 			return m.startKeepalived
 		},
-		"the hosts don't hear each other": func(p *pair, _ *router) func() {
+		"the hosts don't receive each other's adverts": func(p *pair, _ *router) func() {
 			for _, m := range p.hosts {
 				m.Exec("nft", "table ip deaf { chain input { type filter hook input priority filter; ip protocol vrrp drop; }; }")
 			}

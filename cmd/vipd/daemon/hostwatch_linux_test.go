@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -96,12 +95,11 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 			got = append(got, s)
 		}
 	}
-	want := []explain.Step{
-		{What: "foreign", Wrong: true, Text: "a rule of the nft chain inet strict forward (hook forward) drops or rejects packets to the endpoint 10.60.1.1:9001 of web"},
-		{What: "foreign", Text: "other programs' rules see only the first packets of connections in fast_path: the nft chain inet strict forward"},
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("steps about other programs = %+v, want %+v", got, want)
+	const drop = "a rule of the nft chain inet strict forward (hook forward) drops or rejects packets to the endpoint 10.60.1.1:9001 of web"
+	const bypass, chain = "other programs' rules see only the first packets of connections in fast_path: ", "the nft chain inet strict forward"
+	if len(got) != 2 || got[0] != (explain.Step{What: "foreign", Wrong: true, Text: drop}) ||
+		got[1].Wrong || !strings.HasPrefix(got[1].Text, bypass) || !strings.Contains(got[1].Text, chain) { // it may also name iptables chains of the host
+		t.Errorf("steps about other programs = %+v, want %q and %q with %q", got, drop, bypass, chain)
 	}
 }
 
