@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAnsible changes a running vipd with examples/ansible. A change is kept only if the new file
-// has no mistake and each service has an endpoint.
+// TestAnsible changes a running vipd with examples/ansible. The playbook must keep a change only if
+// the new file is valid and each service has an endpoint.
 func TestAnsible(t *testing.T) {
 	if !wait.Soaking() {
 		t.Skip("make soak runs it: each of its four plays takes seconds")

@@ -18,7 +18,8 @@ import (
 )
 
 // TestContainer runs vipd as in examples/docker, with the addresses in compose.yaml. vipd must
-// serve as nobody, without any capability, in a root directory that has only the programs.
+// serve as the user nobody, without any capability, in a root directory that contains only the
+// programs.
 func TestContainer(t *testing.T) {
 	lab.Require(t)
 	l := lab.New(t)
@@ -63,7 +64,6 @@ func TestContainer(t *testing.T) {
 	}
 }
 
-// start starts a program in a namespace, and kills it at the end of the test.
 func start(t *testing.T, cmd *exec.Cmd, on *lab.NS) {
 	t.Helper()
 	var out bytes.Buffer
@@ -80,7 +80,7 @@ func start(t *testing.T, cmd *exec.Cmd, on *lab.NS) {
 	})
 }
 
-// image creates a root directory with the content of the Dockerfile's image.
+// image creates a root directory with the same content as the Dockerfile's image.
 func image(t *testing.T, bin string) string {
 	t.Helper()
 	root := t.TempDir()

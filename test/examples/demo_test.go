@@ -11,7 +11,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestTour runs the tour of make demo. The tour must report that all its claims held.
+// TestTour runs make demo's tour. The tour must report that all its claims held.
 func TestTour(t *testing.T) {
 	tree := program.New(t)
 	out, err := tree.Shell(t, "bin/demo tour", wait.Bound(10*time.Minute))
@@ -21,7 +21,8 @@ func TestTour(t *testing.T) {
 	t.Log(out)
 }
 
-// TestRunTwice starts and ends make run's program twice. A start while the program runs must fail.
+// TestRunTwice starts and stops make run's program twice. Starting it while it is already running
+// must fail.
 func TestRunTwice(t *testing.T) {
 	tree := program.New(t)
 	for range 2 {
@@ -40,7 +41,7 @@ func TestRunTwice(t *testing.T) {
 	}
 }
 
-// end sends the signal of Ctrl-C, and waits until the program ends.
+// end sends SIGINT, like Ctrl-C, and waits until the program has exited.
 func end(t *testing.T, p *process.Process) {
 	t.Helper()
 	if err := p.Stop(wait.Patience); err != nil {

@@ -18,8 +18,8 @@ import (
 )
 
 // TestIPVSDirect serves examples/direct.toml on the host of a lab. A client and two servers are on
-// its network, and a third server is behind a router. The test sets up the servers with the file's
-// own commands. Then all servers must serve the client.
+// its network, and a third server is behind a router. The test sets up the servers with the
+// commands in the file's comments. All servers must then serve the client.
 func TestIPVSDirect(t *testing.T) {
 	lab.NeedIPVS(t)
 	lab.Need(t, "ip", "sysctl", "modprobe", "iptables", "ip6tables", "ipset", "ipvsadm")
@@ -71,7 +71,7 @@ func TestIPVSDirect(t *testing.T) {
 		})
 	}
 	// Replies to this host's own programs come from the VIP, which this host also holds. IPv4
-	// accepts packets from an own address only with this sysctl.
+	// accepts packets from one of the host's own addresses only with this sysctl.
 	l.Host().Sysctl("net.ipv4.conf.lan.accept_local", "1")
 	for _, vip := range []string{"10.96.0.10:80", "[fd00:96::10]:80", "10.96.0.11:80", "[fd00:96::11]:80"} {
 		if a, err := askOnce(t, l.Host(), vip); err != nil || a.Client.Addr().String() != "192.168.1.1" && a.Client.Addr().String() != "fd00:1::1" {
@@ -90,8 +90,8 @@ func TestIPVSDirect(t *testing.T) {
 	}
 }
 
-// copied returns a directory with the example and the programs, and the groups of commands in the
-// example's comments.
+// copied copies the example and the programs to a directory. It returns the copy, and the groups of
+// commands in the example's comments.
 func copied(t *testing.T) (example, [][]string) {
 	t.Helper()
 	e := example{&program.Tree{Top: t.TempDir()}, "direct"}
@@ -125,14 +125,13 @@ func copied(t *testing.T) (example, [][]string) {
 	return e, blocks
 }
 
-// runAll runs commands in a directory and a server's namespace.
 func runAll(on *lab.NS, dir string, commands []string) {
 	for _, command := range commands {
 		on.Exec("sh", "-c", "cd "+dir+" && "+strings.TrimPrefix(command, "sudo "))
 	}
 }
 
-// find returns the words of the command that begins with start, without sudo.
+// find returns the words of the documented command that begins with start, without sudo.
 func find(t *testing.T, commands []string, start string) []string {
 	t.Helper()
 	for _, command := range commands {
@@ -144,8 +143,8 @@ func find(t *testing.T, commands []string, start string) []string {
 	return nil
 }
 
-// do runs the command that begins with start, without sudo, in the example's directory. It returns
-// the command's output.
+// do runs the documented command that begins with start, without sudo, in the example's directory.
+// It returns the command's output.
 func (e example) do(t *testing.T, commands []string, start string) string {
 	t.Helper()
 	words := find(t, commands, start)
@@ -158,7 +157,7 @@ func (e example) do(t *testing.T, commands []string, start string) string {
 	return string(out)
 }
 
-// daemon starts vipd with the file's command, and waits until it is ready.
+// daemon starts vipd with the documented command, and waits until it is ready.
 func (e example) daemon(t *testing.T, commands []string) *process.Process {
 	t.Helper()
 	words := find(t, commands, "sudo bin/vipd")

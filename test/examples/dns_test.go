@@ -59,8 +59,8 @@ func answerPackets(t *testing.T, packets net.PacketConn, name string) {
 	}
 }
 
-// answerStreams serves connections one after another. Each connection carries one question, like
-// dig's connections.
+// answerStreams serves connections one after another. Each connection carries one question, as
+// dig's connections do.
 func answerStreams(t *testing.T, listener net.Listener, name string) {
 	for {
 		conn, err := listener.Accept()

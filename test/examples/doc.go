@@ -1,3 +1,3 @@
-// Package examples runs every file of the examples folder: vipd serves it without privilege, with
-// real servers as its endpoints, and the commands in its comments must work as described.
+// Package examples runs every file in the examples folder. vipd serves the file without privilege,
+// with real servers as its endpoints. The commands in the file's comments must work as described.
 package examples

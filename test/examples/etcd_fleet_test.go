@@ -14,8 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testFleet runs vipd on the cluster with the configuration and rights that ./users created.
-// Operators and registrars must be able to work with their rights.
+// testFleet runs vipd on the cluster with the configuration and the etcd users that ./users
+// created. Operators and registrars must have the permissions that they need.
 func (e *etcdExample) testFleet(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "ip", "curl")
@@ -62,8 +62,8 @@ func (e *etcdExample) testFleet(t *testing.T) {
 	})
 }
 
-// host starts vipd as a user that ./users created, until the end of the test. It returns the
-// environment of an operator.
+// host starts vipd as a user that ./users created, until the test ends. It returns an operator's
+// environment.
 func (e *etcdExample) host(t *testing.T, user, operator string) []string {
 	t.Helper()
 	folder := t.TempDir()
@@ -71,7 +71,7 @@ func (e *etcdExample) host(t *testing.T, user, operator string) []string {
 		t.Fatal(err)
 	}
 	config, socket := filepath.Join(folder, "vipd.toml"), filepath.Join(folder, "run", "vipd.sock")
-	text := strings.Replace(e.read(config), "#allowed_endpoints", "allowed_endpoints", 1) // the endpoints run on this host
+	text := strings.Replace(e.read(config), "#allowed_endpoints", "allowed_endpoints", 1) // the endpoints are on this host
 	e.write(config, fmt.Sprintf("state_dir = %q\nrun_dir = %q\n%s\n[api]\nsocket = %q\nhttp = \"\"\n",
 		filepath.Join(folder, "state"), filepath.Join(folder, "run"), text, socket))
 	e.do("vipctl check " + config)

@@ -20,11 +20,11 @@ import (
 	"vipd/test/wait"
 )
 
-// etcdExample is a cluster that the scripts of examples/etcd set up as in docs/fleet.md. It has
+// etcdExample is a cluster that the scripts in examples/etcd set up as in docs/fleet.md. It has
 // three members on loopback addresses. Each member has the settings that it would have on its own
 // host, except the directories.
 type etcdExample struct {
-	// t is the current part of the test, and whole is the entire test.
+	// t is the current subtest, and whole is the entire test.
 	t, whole testing.TB
 	// top represents /root in docs/fleet.md. folder is /root/etcd, a copy of the example, and out
 	// is /root/vipd-etcd, the output of its scripts.
@@ -33,18 +33,18 @@ type etcdExample struct {
 	network string
 	guide   *guide
 	members []*etcdMember
-	// bin is the directory of vipctl.
+	// bin is the directory that contains vipctl.
 	bin string
 }
 
 type etcdMember struct {
 	name, address string
-	// settings is its /etc/default/etcd, and data its data directory.
+	// settings is the path of the member's /etc/default/etcd, and data is its data directory.
 	settings, data string
 	running        *process.Process
 }
 
-// newEtcd creates the example's files for addresses of this machine. It starts no member.
+// newEtcd creates the example's files for addresses of this machine. It does not start a member.
 func newEtcd(t testing.TB) *etcdExample {
 	t.Helper()
 	lab.Need(t, "etcd", "etcdctl", "openssl", "jq")
@@ -60,7 +60,7 @@ func newEtcd(t testing.TB) *etcdExample {
 	return e
 }
 
-// join adds a member whose files exist.
+// join adds a member to e. The scripts have already created the member's files.
 func (e *etcdExample) join(name, address string) *etcdMember {
 	e.t.Helper()
 	m := &etcdMember{name: name, address: address, settings: filepath.Join(e.top, address+".default"), data: filepath.Join(e.top, address)}
@@ -80,19 +80,19 @@ func (e *etcdExample) install(m *etcdMember) {
 		}
 		text = strings.ReplaceAll(text, old, new)
 	}
-	// Members on one machine connect from 127.0.0.1, whatever address they listen on. The times are
-	// for a busy machine.
+	// Members on one machine connect from 127.0.0.1, whatever address they listen on. The long
+	// heartbeat and election timeouts are for a busy machine.
 	e.write(m.settings, text+"ETCD_EXPERIMENTAL_PEER_SKIP_CLIENT_SAN_VERIFICATION=true\nETCD_HEARTBEAT_INTERVAL=200\nETCD_ELECTION_TIMEOUT=2000\n")
 }
 
-// follow runs the operator's block of docs/fleet.md that contains text, with additional environment
+// follow runs the operator's block in docs/fleet.md that contains text, with additional environment
 // variables. It returns the output.
 func (e *etcdExample) follow(text string, env ...string) string {
 	e.t.Helper()
 	return e.do(e.here(e.guide.block(e.t, "operator", text)), env...)
 }
 
-// here adapts commands of docs/fleet.md to this machine.
+// here adapts commands in docs/fleet.md to this machine.
 func (e *etcdExample) here(commands string) string {
 	top, err := filepath.Abs("../..")
 	if err != nil {
@@ -187,7 +187,6 @@ func (e *etcdExample) start(members ...*etcdMember) {
 	}
 }
 
-// background starts a program, and ends it with the test.
 func background(t testing.TB, cmd *exec.Cmd) *process.Process {
 	t.Helper()
 	p, err := process.Start(nil, cmd)
@@ -217,7 +216,7 @@ func healthy(url string) error {
 	return err
 }
 
-// as returns the environment in which etcdctl acts as a user.
+// as returns an environment that makes etcdctl act as a user.
 func (e *etcdExample) as(user string) []string {
 	folder := filepath.Join(e.out, "users", user)
 	var urls []string
@@ -231,13 +230,13 @@ func (e *etcdExample) as(user string) []string {
 	}
 }
 
-// only returns the option that makes etcdctl use a single member.
+// only returns an etcdctl option that selects a single member.
 func (e *etcdExample) only(member int) string {
 	return "ETCDCTL_ENDPOINTS=https://" + e.members[member].address + ":2379"
 }
 
-// TestEtcd sets up a cluster as in docs/fleet.md. Each user must have exactly its rights, and the
-// procedures of the document must work.
+// TestEtcd sets up a cluster as in docs/fleet.md. Each user must have exactly the documented
+// permissions, and the documented procedures must work.
 func TestEtcd(t *testing.T) {
 	e := newEtcd(t)
 	e.start(e.members...)
@@ -336,8 +335,8 @@ func unreadable() []string {
 	return []string{"get /vipd/ownership/key", "get --prefix /vipd/ownership/k", "get --prefix /vipd/ownership/", "get --prefix /vipd/", "get --prefix /"}
 }
 
-// testReaders gives readers the right to read the heartbeat key, like earlier versions of the
-// example. A second run of ./users must revoke that right. After an operator has replaced the key,
+// testReaders permits readers to read the heartbeat key, as earlier versions of the example did.
+// Running ./users again must revoke that permission. After an operator has replaced the key,
 // readers must still see the owners of VIPs.
 func (e *etcdExample) testReaders(t *testing.T) {
 	const secret = "/vipd/ownership/key"
@@ -347,7 +346,7 @@ func (e *etcdExample) testReaders(t *testing.T) {
 	e.do("for role in viewer drainer; do ./ctl role grant-permission $role read --prefix=true /vipd/; done")
 	for _, user := range users {
 		if out := e.do("etcdctl get "+secret, e.as(user)...); !strings.Contains(out, "c2VjcmV0") {
-			t.Fatalf("output as %s with the earlier right = %s, want the heartbeat key", user, out)
+			t.Fatalf("%s with the earlier permission: output = %s, want the heartbeat key", user, out)
 		}
 	}
 	e.do("./users viewer vic && ./users drainer deploy")
@@ -415,8 +414,8 @@ func (e *etcdExample) testStrangers(t *testing.T) {
 	}
 }
 
-// testFiles checks that only the owner can read the scripts' output, and that every certificate
-// expires.
+// testFiles checks that only their owner can read the files that the scripts create, and that every
+// certificate expires.
 func (e *etcdExample) testFiles(t *testing.T) {
 	err := filepath.WalkDir(e.out, func(path string, d os.DirEntry, err error) error {
 		if err != nil {
@@ -424,7 +423,7 @@ func (e *etcdExample) testFiles(t *testing.T) {
 		}
 		info, err := d.Info()
 		if err == nil && info.Mode().Perm()&0o077 != 0 {
-			t.Errorf("%s: mode = %v, want rights only for the owner", path, info.Mode())
+			t.Errorf("%s: mode = %v, want permissions only for the owner", path, info.Mode())
 		}
 		return err
 	})
@@ -440,15 +439,15 @@ func (e *etcdExample) testFiles(t *testing.T) {
 	}
 }
 
-// testMemberLost kills a member. The other two must continue to serve, and the killed member must
-// have the current data after its restart.
+// testMemberLost kills a member and restarts it. The other two must continue to serve, and the
+// restarted member must have the current data.
 func (e *etcdExample) testMemberLost(t *testing.T) {
 	e.members[0].running.Kill()
 	e.do("etcdctl put /vipd/services/meanwhile {}", e.as("ann")...)
 	e.start(e.members[0])
 	out := e.do("./ctl get --consistency s /vipd/services/meanwhile", e.only(0))
 	if !strings.Contains(out, "{}") {
-		t.Errorf("value at the restored member = %q, want the value that was written last", out)
+		t.Errorf("value at the restored member = %q, want the last value written", out)
 	}
 	if out := e.do("./ctl endpoint health"); strings.Count(out, "is healthy") != 3 {
 		t.Errorf("./ctl endpoint health: output = %s, want all members healthy", out)
@@ -484,12 +483,12 @@ func (e *etcdExample) testNewSecrets(t *testing.T) {
 	}
 	served := serial("openssl s_client -connect " + e.members[0].address + ":2379 -cert $OUT/users/vic/client.crt -key $OUT/users/vic/client.key </dev/null 2>&1 | openssl x509 -noout -serial")
 	if file := serial("openssl x509 -noout -serial -in $OUT/members/etcd1/server.crt"); served != file || served == "" {
-		t.Errorf("certificate of etcd = %q, want %q, as in its file", served, file)
+		t.Errorf("etcd's certificate = %q, want %q from its file", served, file)
 	}
 }
 
-// testProxy runs the command of the proxy's unit, and connects users through the proxy. The users
-// must have the same rights as without the proxy.
+// testProxy runs the command in the proxy's unit, and connects users through the proxy. The users
+// must have the same permissions as without the proxy.
 func (e *etcdExample) testProxy(t *testing.T) {
 	e.follow("./users proxy")
 	folder := filepath.Join(e.out, "users", "proxy1")
@@ -520,8 +519,7 @@ func (e *etcdExample) testProxy(t *testing.T) {
 	}
 }
 
-// testMemberReplaced moves the third member to another address. All members must be healthy
-// afterwards.
+// testMemberReplaced moves the third member to another address. All members must then be healthy.
 func (e *etcdExample) testMemberReplaced(t *testing.T) {
 	old := e.members[2]
 	e.follow("./ctl member remove")
@@ -539,8 +537,8 @@ func (e *etcdExample) testMemberReplaced(t *testing.T) {
 	}
 }
 
-// testRestore saves a snapshot, deletes all data, and restores the snapshot. All data must return,
-// including users. A member that was not restored must not join.
+// testRestore saves a snapshot, deletes all data, and restores the snapshot. All data, including
+// users, must exist again. A member that was not restored must not join.
 func (e *etcdExample) testRestore(t *testing.T) {
 	e.do("etcdctl put /vipd/services/kept {}", e.as("ann")...)
 	snapshot := filepath.Join(t.TempDir(), "snapshot.db")

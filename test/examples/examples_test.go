@@ -24,7 +24,7 @@ import (
 // TestMain uses a network namespace if possible, so that the examples' ports are free.
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// example is a file of the examples folder that is under test.
+// example is a file in the examples folder.
 type example struct {
 	*program.Tree
 	name string
@@ -101,7 +101,7 @@ func (e example) say(t *testing.T, start string) string {
 	case "curl":
 		command = strings.Replace(command, "curl ", "curl -sS -m 60 ", 1)
 	case "nc":
-		limit = 2 * time.Second // nc runs until it is ended
+		limit = 2 * time.Second // nc runs until it is killed
 	case "psql": // the servers here are not databases, so psql only connects
 		command = strings.NewReplacer("psql -h ", "nc -N -w 60 ", " -p ", " ").Replace(command) + " </dev/null"
 	}
@@ -127,7 +127,7 @@ func (e example) sayUntil(t *testing.T, start string, servers ...string) {
 		}
 		name := strings.Trim(strings.SplitN(strings.TrimSpace(out), " ", 2)[0], `"`)
 		if !slices.Contains(servers, name) {
-			t.Fatalf("%s: answer = %q, want an answer of one of %v", start, out, servers)
+			t.Fatalf("%s: answer = %q, want an answer from one of %v", start, out, servers)
 		}
 		seen[name] = true
 		if len(seen) == len(servers) {
@@ -194,7 +194,7 @@ func database(t *testing.T, e example) {
 	e.Echo(t, "primary", "--tcp", "127.10.3.11:5432")
 	e.Echo(t, "standby", "--tcp", "127.10.3.12:5432")
 	e.Daemon(t, e.name)
-	// A change takes effect within sync.min_interval, and from then on applies to every connection.
+	// A change takes effect within sync.min_interval, and then applies to every new connection.
 	ask := func(want string) {
 		t.Helper()
 		wait.For(t, wait.Patience, "an answer of the "+want, func() bool {
@@ -202,7 +202,7 @@ func database(t *testing.T, e example) {
 		})
 		for range 3 {
 			if out := e.say(t, "psql"); !strings.HasPrefix(out, want+" ") {
-				t.Errorf("answer = %q, want an answer of the %s", out, want)
+				t.Errorf("answer = %q, want an answer from the %s", out, want)
 			}
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// ftp serves a file by two FTP servers. Each client must get the file of the same server each time,
-// with EPSV and with PASV, and both servers must have clients.
+// ftp serves a file from two FTP servers. Each client must always get the file from the same
+// server, with EPSV and with PASV, and both servers must have clients.
 func ftp(t *testing.T, e example) {
 	lab.Need(t, "vsftpd")
 	for name, address := range map[string]string{"a": "127.10.9.11", "b": "127.10.9.12"} {
@@ -31,7 +31,7 @@ func ftp(t *testing.T, e example) {
 	download := func(options string) string {
 		out, err := e.Shell(t, "curl -sS -m 60 "+options+" ftp://127.10.9.1:2121/name", wait.Patience)
 		if err != nil || out != "a" && out != "b" {
-			t.Fatalf("curl %s = %q, %v, want the file of a server", options, out, err)
+			t.Fatalf("curl %s = %q, %v, want a server's file", options, out, err)
 		}
 		return out
 	}
@@ -53,8 +53,8 @@ func ftp(t *testing.T, e example) {
 	e.say(t, "curl --interface 127.0.0.2")
 }
 
-// serveFTP starts vsftpd at an address, with the settings in the example's comments. Its file
-// "name" contains the name of the server.
+// serveFTP starts vsftpd at an address, with the settings in the example's comments. It serves a
+// file "name" that contains the server's name.
 func serveFTP(t *testing.T, e example, name, address string) {
 	t.Helper()
 	dir := t.TempDir()

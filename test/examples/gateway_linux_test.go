@@ -18,14 +18,14 @@ import (
 	"vipd/test/wait"
 )
 
-// gatewayGuide is the set-up in docs/gateway.md. It has the service, and the commands of each host.
+// gatewayGuide is the set-up in docs/gateway.md: the service, and each host's commands.
 type gatewayGuide struct {
 	service  string
 	commands map[string]string
 }
 
-// readGatewayGuide reads the first TOML block, and the shell blocks of each host, whose name
-// follows "sh".
+// readGatewayGuide reads the first TOML block, and the shell blocks. The word after "sh" in a
+// block's opening line names the host.
 func readGatewayGuide(t *testing.T) gatewayGuide {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/gateway.md")
@@ -54,8 +54,8 @@ func readGatewayGuide(t *testing.T) gatewayGuide {
 	return g
 }
 
-// TestGateway builds the network in docs/gateway.md's picture, and runs every command on its host.
-// Clients must reach both servers, which must see the client's own address.
+// TestGateway builds the network in docs/gateway.md's picture, and runs each command on its host.
+// The client must reach both servers, which must see the client's own address.
 func TestGateway(t *testing.T) {
 	lab.Need(t, "ip", "curl")
 	program.Bin(t) // build the programs first, because the commands have a time limit
@@ -85,7 +85,7 @@ func TestGateway(t *testing.T) {
 		}
 		name, from, _ := strings.Cut(strings.TrimSpace(out), " ")
 		if from != "192.168.1.50" {
-			t.Fatalf("client of %s = %q, want 192.168.1.50", name, from)
+			t.Fatalf("%s: client = %q, want 192.168.1.50", name, from)
 		}
 		seen[name] = true
 		return len(seen) == 2
@@ -95,7 +95,7 @@ func TestGateway(t *testing.T) {
 	}
 }
 
-// serveWeb answers on port 8080 of a server with its name and the client's address.
+// serveWeb starts a web server on port 8080. It answers with its name and the client's address.
 func serveWeb(t *testing.T, on *lab.NS, name string) {
 	t.Helper()
 	var listener net.Listener
@@ -163,7 +163,6 @@ func shell(t *testing.T, on *lab.NS, script string) (string, error) {
 	return string(out), err
 }
 
-// runShell runs a script that must succeed.
 func runShell(t *testing.T, on *lab.NS, script string) string {
 	t.Helper()
 	out, err := shell(t, on, script)

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// guide has the shell blocks of docs/fleet.md. The word after "sh" in a block's opening line names
-// the reader: "quick" (one machine), "operator" (the machine with the scripts), or "hosts" (all
-// other machines, over ssh). The tests don't run the blocks of "hosts". Further words are explained
-// where the tests use them.
+// guide contains the shell blocks in docs/fleet.md. The word after "sh" in a block's opening line
+// names the reader: "quick" (one machine), "operator" (the machine with the scripts), or "hosts"
+// (all other machines, over ssh). The tests don't run the blocks of "hosts". Additional words are
+// explained where the tests use them.
 type guide struct{ blocks []*guideBlock }
 
 type guideBlock struct {
@@ -46,7 +46,7 @@ func readGuide(t testing.TB) *guide {
 	return g
 }
 
-// block returns the reader's block that contains a text.
+// block returns the block that is for the reader whose and contains text.
 func (g *guide) block(t testing.TB, whose, text string) string {
 	t.Helper()
 	for _, b := range g.blocks {
@@ -59,12 +59,12 @@ func (g *guide) block(t testing.TB, whose, text string) string {
 	return ""
 }
 
-// finished fails the test if a block of the reader was not run.
+// finished fails the test if a block for this reader was not run.
 func (g *guide) finished(t testing.TB, whose string) {
 	t.Helper()
 	for _, b := range g.blocks {
 		if b.whose == whose && !b.followed {
-			t.Errorf("docs/fleet.md:%d: block was not run, want a test that runs it:\n%s", b.line, b.text)
+			t.Errorf("docs/fleet.md:%d: no test runs this block:\n%s", b.line, b.text)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestPair runs the script of make demo-pair. After each fault there must be one owner, and the
+// TestPair runs make demo-pair's script. After each fault there must be exactly one owner. The
 // client must reach a server before and after each fault.
 func TestPair(t *testing.T) {
 	lab.Require(t)
@@ -35,7 +35,8 @@ func TestPair(t *testing.T) {
 	t.Logf("%s", out)
 }
 
-// TestPairFiles checks the files of the pair with vipctl and keepalived. Both must accept them.
+// TestPairFiles checks the files in examples/pair with vipctl and keepalived. Both programs must
+// accept their files.
 func TestPairFiles(t *testing.T) {
 	l := lab.New(t)
 	lab.Need(t, "ip", "keepalived")

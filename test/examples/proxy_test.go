@@ -17,8 +17,9 @@ import (
 	"vipd/test/wait"
 )
 
-// proxy sends the headers of another load balancer. The servers must receive the clients that the
-// headers name, and no connection that starts without such a header or comes from another network.
+// proxy sends PROXY headers, as another load balancer would. The servers must receive the client
+// addresses in the headers. They must not receive connections that lack a header or come from an
+// untrusted network.
 func proxy(t *testing.T, e example) {
 	seen := make(chan string, 100)
 	for i, name := range []string{"a", "b"} {
@@ -47,11 +48,11 @@ func proxy(t *testing.T, e example) {
 		"another network":  {"127.0.0.2", v1},
 	} {
 		if answer, err := askWith(t, c.from, c.header); err == nil {
-			t.Errorf("answer to a connection with %s = %q, want none", name, answer)
+			t.Errorf("connection with %s: answer = %q, want none", name, answer)
 		}
 	}
 	if len(seen) > 0 {
-		t.Errorf("client of a refused connection = %s, want no such connection", <-seen)
+		t.Errorf("a refused connection from %s reached a server", <-seen)
 	}
 	if out := e.say(t, "bin/vipctl"); !strings.Contains(out, "127.10.9.12") {
 		t.Errorf("vipctl describe = %q, want both endpoints in it", out)
@@ -102,8 +103,8 @@ func serveHeaders(t *testing.T, name, address string, seen chan<- string) {
 	t.Cleanup(func() { _ = server.Close() })
 }
 
-// serveHeaderOfDatagram answers each datagram with the address of the client in its PROXY header,
-// and the rest of the datagram.
+// serveHeaderOfDatagram answers each datagram with the client address in its PROXY header, followed
+// by the datagram's payload.
 func serveHeaderOfDatagram(t *testing.T, address string) {
 	t.Helper()
 	packets, err := net.ListenPacket("udp", address)

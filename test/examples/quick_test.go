@@ -12,7 +12,7 @@ import (
 )
 
 // TestFleetOnOneMachine runs the commands in docs/fleet.md's section about trying a fleet, without
-// privilege. A foreground block runs concurrently with the following blocks.
+// privilege. A foreground block keeps running while the following blocks run.
 func TestFleetOnOneMachine(t *testing.T) {
 	lab.Need(t, "etcd", "curl")
 	tree, guide := program.New(t), readGuide(t)
@@ -64,7 +64,7 @@ func TestFleetOnOneMachine(t *testing.T) {
 	stop(t, again, "signal: terminated")
 }
 
-// stop sends a program the signal of Ctrl-C. how is the expected error; "" means exit status 0.
+// stop sends SIGINT to a program, like Ctrl-C. how is the expected error; "" means exit status 0.
 func stop(t *testing.T, p *process.Process, how string) {
 	t.Helper()
 	if err := p.Stop(wait.Patience); err != nil && (how == "" || !strings.Contains(err.Error(), how)) {
@@ -72,7 +72,8 @@ func stop(t *testing.T, p *process.Process, how string) {
 	}
 }
 
-// foreground starts a command that docs/fleet.md runs in its own terminal, and waits until it runs.
+// foreground starts a command that docs/fleet.md runs in its own terminal, and waits until it is
+// ready.
 func foreground(t *testing.T, tree *program.Tree, name, line string) *process.Process {
 	t.Helper()
 	p := tree.Run(t, "exec "+line)

@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// serveRedis answers the commands of the example's check at an address. The server is the primary
-// if primary contains its address. ECHO returns the address.
+// serveRedis starts a server that answers the commands in the example's check. The server is the
+// primary if primary contains its address. ECHO returns the address.
 func serveRedis(t *testing.T, address string, primary *atomic.Value) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
@@ -58,8 +58,8 @@ func answerRedis(conn net.Conn, address string, primary *atomic.Value) {
 }
 
 // redis changes the primary while the example runs. New connections must reach the new primary,
-// open connections to the old primary must end, and check-now must show all checks and their steps.
-// Then an agent drains the primary, and its Sentinel fails. The description must show both.
+// open connections to the old primary must be closed, and check-now must show all checks and their
+// steps. Then an agent drains the primary, and its Sentinel fails. vipctl describe must show both.
 func redis(t *testing.T, e example) {
 	const first, second = "127.10.8.11:6379", "127.10.8.12:6379"
 	var primary atomic.Value
@@ -115,10 +115,9 @@ func redis(t *testing.T, e example) {
 	connect(first)
 	_ = sentinel.Close()
 	described(t, e, "check 2 of 2 (tcp): connection refused", "an endpoint is up if it passes all of them")
-	serveRedis(t, "127.10.8.11:26379", &primary) // so that the example ends without problems
+	serveRedis(t, "127.10.8.11:26379", &primary) // the example must end without problems
 }
 
-// described waits until the service's description contains all texts.
 func described(t *testing.T, e example, texts ...string) {
 	t.Helper()
 	wait.For(t, wait.Patience, strings.Join(texts, " and "), func() bool {
@@ -127,7 +126,7 @@ func described(t *testing.T, e example, texts ...string) {
 	})
 }
 
-// serveAgent answers each connection with the current line.
+// serveAgent answers each connection with the current value of line.
 func serveAgent(t *testing.T, address string, line *atomic.Value) {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
