@@ -13,7 +13,8 @@ type Cmd struct {
 	ns *NS
 }
 
-// Command prepares a command that runs in the namespace. It is killed when ctx or the test ends.
+// Command prepares a command that runs in the namespace. It is killed when ctx is done or the test
+// ends.
 func (n *NS) Command(ctx context.Context, name string, args ...string) *Cmd {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(n.lab.ctx, cancel)
@@ -21,8 +22,8 @@ func (n *NS) Command(ctx context.Context, name string, args ...string) *Cmd {
 	return &Cmd{exec.CommandContext(ctx, name, args...), n}
 }
 
-// Start starts the command in the namespace, which a process inherits from the thread that forks
-// it.
+// Start starts the command in the namespace. A process inherits its namespace from the thread that
+// forks it.
 func (c *Cmd) Start() error { return c.ns.Do(c.Cmd.Start) }
 
 // Run is like exec.Cmd.Run, but runs the command in the namespace.

@@ -4,7 +4,7 @@
 // test binary again in its own network, mount and process namespaces, with new /sys and /proc and
 // an empty /run. The code under test runs there in-process, with all its goroutines and under the
 // race detector. It can change the host freely: nothing is visible outside, and everything ends
-// with the process. Clients and servers live in further namespaces:
+// with the process. Clients and servers live in additional namespaces:
 //
 //	func TestMain(m *testing.M) { lab.Main(m) }
 //

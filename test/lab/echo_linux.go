@@ -14,10 +14,10 @@ import (
 	"vipd/test/wait"
 )
 
-// Hello is the question that echo servers answer with their names.
+// Hello is the message that echo servers answer with an Answer.
 const Hello = "who\n"
 
-// Answer is an echo server's name, with the addresses that the server sees.
+// Answer is an echo server's reply: its name, and the addresses that it sees.
 type Answer struct {
 	// Server is the name of the server.
 	Server string
@@ -28,8 +28,8 @@ type Answer struct {
 }
 
 // Server is an echo server. Over TCP and SCTP it answers the first line of a connection with an
-// Answer, echoes the rest, and half-closes when the client does. Over UDP it answers Hello with an
-// Answer and echoes every other datagram.
+// Answer, echoes everything after that line, and half-closes when the client does. Over UDP it
+// answers Hello with an Answer and echoes every other datagram.
 type Server struct {
 	// Name is the server's name, and Addr its address.
 	Name string
@@ -76,7 +76,7 @@ func (n *NS) Echo(network, name string, at netip.AddrPort) *Server {
 	return s
 }
 
-// Close ends the server and its connections, which are reset. It may be called again.
+// Close stops the server and resets its connections. It may be called more than once.
 func (s *Server) Close() {
 	program.Unshared(func() {
 		s.close()
@@ -98,7 +98,7 @@ func (s *Server) Accepted() int {
 	return s.count
 }
 
-// Clients returns the number of different client addresses and ports.
+// Clients returns the number of distinct client addresses and ports.
 func (s *Server) Clients() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +112,7 @@ func (s *Server) Open() int {
 	return len(s.open)
 }
 
-// Conn returns the server's end of the TCP connection of a client.
+// Conn returns the server's end of a client's TCP connection.
 func (s *Server) Conn(client netip.AddrPort) (net.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,7 +137,7 @@ func (s *Server) HangUp(client netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	delete(s.open, c) // the client may return from the same port before the serving goroutine notices
+	delete(s.open, c) // the client may reuse its port before the serving goroutine notices
 	return c.Close()
 }
 
@@ -210,8 +210,8 @@ func (s *Server) answer(client, local netip.AddrPort) string {
 	return fmt.Sprintf("%s %s %s\n", s.Name, client, local)
 }
 
-// Ask sends Hello to an echo server, TCP or UDP, and returns its answer. It waits for ten seconds
-// or, over TCP, thirty seconds, scaled by wait.Scaled.
+// Ask sends Hello to an echo server over TCP or UDP, and returns its answer. It waits up to thirty
+// seconds over TCP and ten seconds over UDP, scaled by wait.Scaled.
 func Ask(c net.Conn) (Answer, error) {
 	within := 10 * time.Second
 	if _, ok := c.(*net.TCPConn); ok {
@@ -220,8 +220,8 @@ func Ask(c net.Conn) (Answer, error) {
 	return AskWithin(c, wait.Scaled(within))
 }
 
-// AskWithin is like Ask, but with a limit that is not scaled. Callers often use it to prove that no
-// answer arrives.
+// AskWithin is like Ask, but waits at most for the duration within, which is not scaled. Callers
+// often use it to prove that no answer arrives.
 func AskWithin(c net.Conn, within time.Duration) (Answer, error) {
 	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
 		return Answer{}, err
@@ -258,7 +258,7 @@ func parseAnswer(line string) (Answer, error) {
 	return Answer{parts[0], client, local}, nil
 }
 
-// addrPort returns the address of a TCP or UDP connection's end, with IPv4 unmapped.
+// addrPort converts a TCP or UDP address, and unmaps IPv4.
 func addrPort(a net.Addr) netip.AddrPort {
 	var ap netip.AddrPort
 	switch a := a.(type) {

@@ -10,9 +10,9 @@ import (
 )
 
 // NeedIPVS skips the test unless it runs in its own host namespace, on a kernel with IPVS. It loads
-// IPVS's module if possible. In the guest, it fails the test instead of skipping it. Names of tests
-// that call it must begin with TestIPVS or BenchmarkIPVS, because make test selects the tests for
-// the guest by their names.
+// the IPVS module if possible. In the guest, it fails the test instead of skipping it. Names of
+// tests that call it must begin with TestIPVS or BenchmarkIPVS, because make test selects the tests
+// for the guest by their names.
 func NeedIPVS(t testing.TB) {
 	t.Helper()
 	if name := t.Name(); !strings.HasPrefix(name, "TestIPVS") && !strings.HasPrefix(name, "BenchmarkIPVS") {

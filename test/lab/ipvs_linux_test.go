@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestIPVSServes configures the kernel's own balancer for two servers with ipvsadm. All other tests
-// that need IPVS depend on this.
+// TestIPVSServes configures IPVS for two servers with ipvsadm. Each server must get half of the
+// connections. All other tests that need IPVS depend on this.
 func TestIPVSServes(t *testing.T) {
 	NeedIPVS(t)
 	Need(t, "ipvsadm")

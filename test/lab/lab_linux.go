@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lab is a network of namespaces around the host, for the duration of one test. Its methods, and
-// those of its namespaces, fail the test on an error, and undo their changes when the test ends.
+// Lab is a network of namespaces around the host, for the duration of one test. Its methods and the
+// methods of its namespaces fail the test on an error, and undo their changes when the test ends.
 type Lab struct {
 	t    testing.TB
 	ctx  context.Context
@@ -68,9 +68,9 @@ func (l *Lab) adopt(name string, fd netns.NsHandle) *NS {
 	return &NS{Name: name, lab: l, fd: fd, netlink: h}
 }
 
-// configureNamespace gives the calling thread's namespace the same settings on each machine:
-// addresses are usable at once, nothing is configured automatically, no path is filtered, and no
-// ICMP error is delayed.
+// configureNamespace gives the calling thread's namespace settings that do not depend on the
+// machine: addresses are usable at once, nothing is configured automatically, reverse paths are not
+// filtered, and ICMP errors are not rate-limited.
 func configureNamespace() error {
 	settings := map[string]string{
 		"net.ipv4.conf.all.rp_filter": "0", "net.ipv4.conf.default.rp_filter": "0",

@@ -84,10 +84,10 @@ func TestEndingAServerEndsItsConnections(t *testing.T) {
 	}
 	s.Close()
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
-		t.Errorf("after the server's end: read = %v, want a reset", err)
+		t.Errorf("after Close: read = %v, want a reset", err)
 	}
 	if _, err := client.Dial(t.Context(), "tcp", s.Addr.String()); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("after the server's end: dial = %v, want a refusal", err)
+		t.Errorf("after Close: dial = %v, want a refusal", err)
 	}
 }
 

@@ -82,7 +82,7 @@ type Bridge struct {
 	ns *NS
 }
 
-// Bridge creates a switch with the given name.
+// Bridge creates a switch called name.
 func (l *Lab) Bridge(name string) *Bridge {
 	l.t.Helper()
 	n := l.Add(name)
@@ -131,7 +131,7 @@ func (b *Bridge) Carrier(n *NS, on bool) {
 }
 
 // Tap adds a tap device to the switch, for a guest (vm.Options.Tap). The returned function within
-// calls another function in the switch's namespace, where that function can open the device.
+// calls its argument in the switch's namespace, where the argument can open the device.
 func (b *Bridge) Tap(name string) (within func(func() error) error) {
 	b.ns.lab.t.Helper()
 	b.ns.Exec("ip", "tuntap", "add", "dev", name, "mode", "tap")
@@ -183,8 +183,8 @@ func (n *NS) AddAddr(dev, cidr string) {
 	})
 }
 
-// awaitLocal waits until the kernel accepts packets for an IPv6 address. It adds the local route
-// some time after the address.
+// awaitLocal waits until the kernel accepts packets for an IPv6 address. The kernel adds the local
+// route some time after the address.
 func (n *NS) awaitLocal(ip net.IP) {
 	n.lab.t.Helper()
 	Eventually(n.lab.t, 5*time.Second, "taking packets for "+ip.String()+" in "+n.Name, func() error {
@@ -257,7 +257,7 @@ func (n *NS) Route(dst, via string) {
 	})
 }
 
-// MTU limits the packets that a device sends and receives.
+// MTU sets a device's MTU, which limits the packets that the device sends and receives.
 func (n *NS) MTU(dev string, bytes int) {
 	n.lab.t.Helper()
 	if err := n.netlink.LinkSetMTU(n.link(dev), bytes); err != nil {

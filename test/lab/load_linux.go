@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// Load represents clients of an echo server. A failed client, or a lost byte, fails the test.
+// Load represents clients of an echo server. A failed client or a lost byte fails the test.
 type Load struct {
 	served atomic.Int64
 	began  time.Time
@@ -27,7 +27,7 @@ type Load struct {
 // delay others.
 const dialers = 8
 
-// maxStall is the maximum length of a stall for which the load compensates.
+// maxStall is the longest stall that the load makes up for.
 const maxStall = 200 * time.Millisecond
 
 func latest(a, b time.Time) time.Time {
@@ -103,7 +103,7 @@ func (l *Load) Served() int64 { return l.served.Load() }
 // Rate returns the average number of new clients served a second.
 func (l *Load) Rate() int { return int(float64(l.Served()) / time.Since(l.began).Seconds()) }
 
-// Stop ends the load, and returns the number of new clients served.
+// Stop stops the load, and returns the number of new clients served.
 func (l *Load) Stop() int64 {
 	l.stop()
 	return l.Served()
@@ -112,13 +112,13 @@ func (l *Load) Stop() int64 {
 const (
 	// onePiece is the number of bytes that a new client sends.
 	onePiece = 512
-	// streamPiece is the number of bytes that a stream sends at once, and streamPause the pause
-	// after it: 200 streams send 4 MB a second.
+	// streamPiece is the number of bytes that a stream sends at once. streamPause is the pause
+	// after each piece. With these values, 200 streams send 4 MB a second.
 	streamPiece = 4 << 10
 	streamPause = 200 * time.Millisecond
 )
 
-// echo sends one piece, and expects its echo and then the end of the connection.
+// echo sends one piece, and expects its echo and then EOF.
 func echo(c *net.TCPConn, seed uint64) error {
 	defer func() { _ = c.Close() }()
 	limit := wait.Bound(0)
@@ -147,7 +147,7 @@ func echo(c *net.TCPConn, seed uint64) error {
 }
 
 // stream sends random bytes to an echo server, at least one piece, until ctx is done. It expects
-// the echo of all bytes, and then the end of the connection.
+// the echo of all bytes, and then EOF.
 func (n *NS) stream(ctx context.Context, address string, seed uint64) error {
 	limit := wait.Bound(0)
 	dialing, cancel := context.WithTimeout(context.Background(), limit)
@@ -201,7 +201,7 @@ func send(ctx context.Context, c *net.TCPConn, seed uint64) (total int, err erro
 	}
 }
 
-// compare reads to the end, and expects a seed's bytes. limit is the maximum wait for each read.
+// compare reads until EOF, and expects a seed's bytes. limit is how long each read may take.
 func compare(c *net.TCPConn, seed uint64, limit time.Duration) (total int, err error) {
 	same, got, want := randomBytes(seed), make([]byte, streamPiece), make([]byte, streamPiece)
 	for {

@@ -23,8 +23,7 @@ const insideVar = "VIPD_LAB"
 const inside = "yes"
 
 // Main runs the tests of a package inside the host namespace (see the package's documentation), and
-// ends the process with their exit code. TestMain calls it last, because everything before it runs
-// twice.
+// exits with their exit code. TestMain calls it last, because everything before it runs twice.
 func Main(m Tests) {
 	code, err := run(m)
 	if err != nil {
@@ -48,8 +47,8 @@ func run(m Tests) (int, error) {
 	return runAgain(m)
 }
 
-// Apart returns an environment without Main's variable. A test process that is started with it gets
-// its own namespaces, even from within a test.
+// Apart returns env without insideVar. A test process that is started with this environment gets
+// its own namespaces, even if a test starts it.
 func Apart(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool { return strings.HasPrefix(v, insideVar+"=") })
 }
@@ -138,11 +137,11 @@ func runAgain(m Tests) (int, error) {
 	return 0, err
 }
 
-// passOn forwards signals to the tests: go test requests stack traces by SIGQUIT when a test takes
-// too long.
+// passOn forwards signals to the tests. When a test takes too long, go test sends SIGQUIT to get
+// stack traces.
 func passOn(signals <-chan os.Signal, to *os.Process) {
 	for s := range signals {
-		_ = to.Signal(s) // the process may have just ended
+		_ = to.Signal(s) // the process may have just exited
 	}
 }
 

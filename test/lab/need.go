@@ -9,7 +9,7 @@ import (
 	"vipd/test/wait"
 )
 
-// Tests represents the tests of a package. It is a *testing.M, or a wrapper that makes further
+// Tests represents the tests of a package. It is a *testing.M, or a wrapper that makes additional
 // checks after the tests.
 type Tests interface {
 	// Run runs the tests, and returns the exit code.

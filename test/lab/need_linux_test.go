@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// named is a testing.TB with another name. Its Fatalf panics.
+// named is a testing.TB with a different name. Its Fatalf panics.
 type named struct {
 	testing.TB
 	name string
@@ -14,8 +14,8 @@ type named struct {
 func (n named) Name() string              { return n.name }
 func (n named) Fatalf(f string, a ...any) { panic(fmt.Sprintf(f, a...)) }
 
-// TestTestsThatNeedIPVSHaveItInTheirNames calls NeedIPVS from tests with other names. NeedIPVS must
-// fail them, because they would never run in the guest.
+// TestTestsThatNeedIPVSHaveItInTheirNames calls NeedIPVS from tests whose names lack the prefix.
+// NeedIPVS must fail these tests, because they would never run in the guest.
 func TestTestsThatNeedIPVSHaveItInTheirNames(t *testing.T) {
 	for _, name := range []string{"TestDrain", "TestDrain/TestIPVS", "BenchmarkDrain", "TestipvsDrain"} {
 		func() {

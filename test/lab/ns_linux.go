@@ -16,7 +16,7 @@ import (
 
 // NS is a network namespace: the host, a client, a server, a router.
 type NS struct {
-	// Name is the name given by the test.
+	// Name is the name that the test chose.
 	Name string
 
 	lab     *Lab
@@ -55,7 +55,7 @@ func onOtherThread(enter, f func() error) (err error) {
 		if back := unix.Setns(int(home), unix.CLONE_NEWNET); back != nil {
 			err = errors.Join(err, fmt.Errorf("returning to the namespace before: %w", back))
 		} else {
-			runtime.UnlockOSThread() // a thread that can't be restored stays locked, so it ends with its goroutine
+			runtime.UnlockOSThread() // a thread that can't be restored stays locked, so it exits with its goroutine
 		}
 		_ = home.Close()
 	}()

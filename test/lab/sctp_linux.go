@@ -21,8 +21,8 @@ func HasSCTP() bool {
 	return true
 }
 
-// ListenSCTP is like Listen, but accepts SCTP associations. Each is used like a TCP connection, but
-// can't be half-closed.
+// ListenSCTP is like Listen, but accepts SCTP associations. An association is used like a TCP
+// connection, but can't be half-closed.
 func (n *NS) ListenSCTP(at netip.AddrPort) (ln net.Listener, err error) {
 	err = n.Do(func() error {
 		file, err := sctpSocket(at)

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// beyond is the distance from the next sequence number to the number that SendStray uses. It is
+// beyond is how far SendStray's sequence number is ahead of the next expected number. It is
 // larger than any window.
 const beyond = 1 << 30
 
-// SendStray sends a segment as if it came from the namespace's end c of a TCP connection. Its
-// sequence number is outside the window and its acknowledgment is correct, as after reordering or a
-// late retransmission. The other end answers with an ACK. A host that does not know the connection
-// answers with a reset, which ends the connection.
+// SendStray sends a segment from c, which is the namespace's end of a TCP connection. The segment's
+// sequence number is outside the window, and its acknowledgment is correct, as after reordering or
+// a late retransmission. The other end answers with an ACK. A host that does not know the
+// connection answers with a reset, which closes the connection.
 func (n *NS) SendStray(c net.Conn) error {
 	sends, expects, err := sequence(c)
 	if err != nil {

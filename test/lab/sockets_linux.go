@@ -6,8 +6,8 @@ import (
 	"net/netip"
 )
 
-// Listen listens on a numeric address in the namespace. Connections of the listener, and
-// connections of Dial, send no keepalives, so only the test sends data.
+// Listen listens on a numeric address in the namespace. Connections from the listener and from Dial
+// send no keepalives, so only the test sends data.
 func (n *NS) Listen(network, address string) (ln net.Listener, err error) {
 	c := net.ListenConfig{KeepAlive: -1}
 	c.SetMultipathTCP(false)
@@ -33,8 +33,8 @@ func (n *NS) Dial(ctx context.Context, network, address string) (net.Conn, error
 	return n.DialFrom(ctx, network, netip.AddrPort{}, address)
 }
 
-// DialFrom is like Dial, but from a given address and port. The kernel chooses a zero address or
-// port itself.
+// DialFrom is like Dial, but uses the source address and port from. If either is zero, the kernel
+// chooses it.
 func (n *NS) DialFrom(ctx context.Context, network string, from netip.AddrPort, address string) (conn net.Conn, err error) {
 	d := net.Dialer{KeepAlive: -1}
 	switch {
