@@ -1,9 +1,10 @@
 // Package readme runs the shell blocks of README.md in order, in a copy of the tree, and checks its
-// TOML. It also tests docs/gateway.md's statements about examples/keepalived with the real
-// keepalived.
+// TOML. With the real keepalived, it also tests the claims that docs/gateway.md makes about
+// examples/keepalived.
 //
-// The word after "sh" in a block's opening line states what the block needs. No word means that it
-// runs anywhere, and foreground that it runs until Ctrl-C, next to later blocks. root means that it
-// installs; DESTDIR protects this machine. service means that it needs root and a network with
-// vipd. systemd means that test/systemd runs it instead, in its own machine.
+// The word after "sh" in a block's opening line states what the block needs. Without a word, the
+// block runs anywhere. foreground means that it runs until Ctrl-C, concurrently with later blocks.
+// root means that it installs files; DESTDIR protects this machine. service means that it needs
+// root and a network with vipd. systemd means that test/systemd runs it instead, in its own
+// machine.
 package readme

@@ -17,7 +17,7 @@ import (
 // fault.
 type fault func(*pair, *router) (end func())
 
-// faults are the faults in the table of docs/gateway.md.
+// faults returns the faults in docs/gateway.md's table.
 func faults() map[string]fault {
 	hangs := func(processes func(*router) []int) fault {
 		return func(_ *pair, m *router) func() {
@@ -43,7 +43,7 @@ func faults() map[string]fault {
 		},
 		"both keepalived processes are killed": func(_ *pair, m *router) func() {
 			all := m.keepalived()
-			m.signal(unix.SIGSTOP, all...) // neither process must react to the end of the other process
+			m.signal(unix.SIGSTOP, all...) // neither process may react when the other stops
 			m.signal(unix.SIGKILL, all...)
 			m.reap(all)
 			return m.startKeepalived
@@ -61,8 +61,8 @@ func faults() map[string]fault {
 	}
 }
 
-// TestKeepalived runs the real keepalived with the files of examples/keepalived. A host's addresses
-// must move as in the table of docs/gateway.md, whether vipd or keepalived was started first.
+// TestKeepalived runs the real keepalived with the files in examples/keepalived. A host's addresses
+// must move as in docs/gateway.md's table, whether vipd or keepalived was started first.
 func TestKeepalived(t *testing.T) {
 	lab.Need(t, "keepalived", "ip", "nft", "unshare")
 	l, bin, faults := lab.New(t), program.Bin(t), faults()
@@ -94,8 +94,8 @@ func TestKeepalived(t *testing.T) {
 
 type row struct{ fault, two string }
 
-// table reads the table of docs/gateway.md: the fault, when another host has the addresses, and
-// whether two hosts have them.
+// table reads docs/gateway.md's table. A row has the fault, when another host has the addresses,
+// and whether two hosts have them.
 func table(t *testing.T) (rows []row) {
 	t.Helper()
 	_, text, _ := strings.Cut(read(t, filepath.Join("..", "..", "docs", "gateway.md")), "## Failover without etcd")
@@ -127,7 +127,7 @@ func (p *pair) moves(begin fault) {
 	p.wait("the host to be ready again", func() bool { return m.waited() > before })
 	p.waitForOneHolder()
 	if two() {
-		p.t.Error("an address was on two hosts at the same time = true, want false")
+		p.t.Error("an address was on two hosts at the same time")
 	}
 }
 

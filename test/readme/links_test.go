@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestLinks follows every relative link of the documents, including its heading, and every folder
-// in the tables of README.md. All must exist.
+// TestLinks follows every relative link in the documents, including its heading, and every folder
+// in README.md's tables. All targets must exist.
 func TestLinks(t *testing.T) {
 	top := filepath.Join("..", "..")
 	files, err := filepath.Glob(filepath.Join(top, "docs", "*.md"))
@@ -44,7 +44,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// anchors returns the names of a document's headings in links, in GitHub's form.
+// anchors returns the link targets that GitHub derives from a document's headings.
 func anchors(t *testing.T, file string) (all []string) {
 	t.Helper()
 	dropped := regexp.MustCompile(`[^a-z0-9 _-]`)

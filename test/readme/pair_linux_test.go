@@ -36,7 +36,7 @@ ports = [{ port = 80, target_port = 8080 }]
 endpoints = [{ address = "10.0.0.2" }]
 `
 
-// moved are the addresses of examples/keepalived.
+// moved has the addresses that examples/keepalived moves between hosts.
 var moved = [...]string{"192.168.1.100/24", "10.0.0.1/24"}
 
 // pair is two hosts between the switches eth0, where the client is, and eth1, where the server is.
@@ -53,7 +53,7 @@ type router struct {
 	dir  string
 	bin  string
 	vipd *process.Process
-	// runs has the host's current and earlier keepalived processes.
+	// runs has the host's keepalived processes, past and present.
 	runs []*process.Process
 }
 
@@ -155,8 +155,8 @@ func (p *pair) served() bool {
 }
 
 // watch polls whether both hosts have an address, until the returned function two is called. It
-// ignores a finding if the machine delayed its polls, because keepalived may also have been delayed
-// between releasing and removing.
+// ignores a poll that the machine delayed, because keepalived may also have been delayed between
+// giving up an address and removing it.
 func (p *pair) watch() (two func() bool) {
 	stop, done := make(chan struct{}), make(chan struct{})
 	both, last, longest := false, time.Now(), time.Duration(0)
@@ -219,7 +219,6 @@ func (p *pair) answers() int {
 	}
 }
 
-// furnish writes the host's files.
 func (m *router) furnish(priority string) {
 	m.t.Helper()
 	m.dir = m.t.TempDir()
@@ -307,7 +306,7 @@ func (m *router) renewed() bool {
 	return mortal == len(moved)
 }
 
-// keepalived returns its main process, and the process for VRRP.
+// keepalived returns the IDs of keepalived's main process and of its VRRP process.
 func (m *router) keepalived() []int {
 	pid := m.runs[len(m.runs)-1].Pid()
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", pid))
@@ -327,8 +326,8 @@ func (m *router) signal(s syscall.Signal, to ...int) {
 	}
 }
 
-// reap waits for the end of a keepalived whose main process was killed: this process has become the
-// parent of keepalived's other process.
+// reap waits until a keepalived whose main process was killed has exited. This process has become
+// the parent of keepalived's other process.
 func (m *router) reap(all []int) {
 	<-m.runs[len(m.runs)-1].Done()
 	if _, err := unix.Wait4(all[1], nil, 0, nil); err != nil {
@@ -336,10 +335,10 @@ func (m *router) reap(all []int) {
 	}
 }
 
-// end ends the host's programs, and logs their output if the test failed.
+// end stops the host's programs, and logs their output if the test failed.
 func (m *router) end() {
 	for _, k := range m.runs {
-		k.Kill() // this also ends the other process
+		k.Kill() // this also stops the other process
 		if out := k.Output(); m.t.Failed() || strings.Contains(out, "ignoring") {
 			m.t.Errorf("log of keepalived on %s:\n%s", m.Name, out)
 		}

@@ -20,13 +20,13 @@ import (
 	"vipd/test/lab"
 )
 
-// patience is the time limit of one block; the first block builds everything.
+// patience is each block's time limit. It is long because the first block builds everything.
 const patience = 10 * time.Minute
 
 // TestMain uses a network namespace if possible, so that the quickstart's ports are free.
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// block is one fenced block of README.md.
+// block is a fenced block in README.md.
 type block struct {
 	line int
 	// language and needs are the words of the opening line.
@@ -59,21 +59,21 @@ func blocks(t *testing.T, file string) []block {
 		}
 	}
 	if open != nil {
-		t.Fatalf("%s: the block of line %d has no end", file, open.line)
+		t.Fatalf("%s: the block that starts at line %d is not closed", file, open.line)
 	}
 	return found
 }
 
-// reader is a reader who follows README.md in a fresh copy of the tree.
+// reader simulates a reader who follows README.md in a fresh copy of the tree.
 type reader struct {
 	top, destination string
 	env              []string
-	// endQuickstart sends Ctrl-C to the quickstart, and waits until it has ended. A second call
+	// endQuickstart sends Ctrl-C to the quickstart, and waits until it has exited. A second call
 	// does nothing.
 	endQuickstart func()
 }
 
-// TestREADME runs the blocks of README.md in order. Each must work as described.
+// TestREADME runs README.md's blocks in order. Each block must work as described.
 func TestREADME(t *testing.T) {
 	r := newReader(t)
 	all := blocks(t, filepath.Join(r.top, "README.md"))
@@ -97,7 +97,7 @@ func TestREADME(t *testing.T) {
 	}
 }
 
-// newReader copies the files of the tree, like a clone.
+// newReader copies the tree's files, like a clone.
 func newReader(t *testing.T) *reader {
 	t.Helper()
 	lab.Need(t, "make", "curl", "nc")
@@ -122,7 +122,7 @@ func newReader(t *testing.T) *reader {
 // config returns the path of this reader's /etc/vipd/vipd.toml.
 func (r *reader) config() string { return filepath.Join(r.destination, "etc/vipd/vipd.toml") }
 
-// command prepares a script of README.md. The script stops at the first command that fails, and
+// command prepares a script from README.md. The script stops at the first command that fails, and
 // sudo is omitted.
 func (r *reader) command(script string) *exec.Cmd {
 	script = strings.ReplaceAll(script, "/etc/vipd/vipd.toml", r.config())
@@ -131,7 +131,6 @@ func (r *reader) command(script string) *exec.Cmd {
 	return cmd
 }
 
-// run runs a script and returns its output.
 func (r *reader) run(t *testing.T, script string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -143,7 +142,7 @@ func (r *reader) run(t *testing.T, script string) string {
 	case <-p.Done():
 	case <-time.After(patience):
 		p.Kill()
-		t.Fatalf("the script does not end:\n%s\noutput:\n%s", script, p.Output())
+		t.Fatalf("the script does not exit:\n%s\noutput:\n%s", script, p.Output())
 	}
 	if err := p.Err(); err != nil {
 		t.Fatalf("running the block: %[2]v\n%[1]s", script, err)
@@ -151,8 +150,8 @@ func (r *reader) run(t *testing.T, script string) string {
 	return p.Output()
 }
 
-// runBeside starts a long-running script, waits until it prints the next step, and ends it at the
-// end of the test like Ctrl-C.
+// runBeside starts a long-running script, and waits until it prints the next step. When the test
+// ends, it stops the script with Ctrl-C.
 func (r *reader) runBeside(t *testing.T, b block) {
 	t.Helper()
 	p, err := process.Start(nil, r.command("exec "+strings.TrimSpace(b.text)))
@@ -164,7 +163,7 @@ func (r *reader) runBeside(t *testing.T, b block) {
 		select {
 		case <-p.Done():
 		case <-time.After(time.Minute):
-			t.Errorf("README.md:%d: Ctrl-C does not end the script; output:\n%s", b.line, p.Output())
+			t.Errorf("README.md:%d: Ctrl-C does not stop the script; output:\n%s", b.line, p.Output())
 			p.Kill()
 		}
 	})
@@ -219,7 +218,7 @@ func (r *reader) uninstall(t *testing.T) {
 	}
 }
 
-// checkTOML runs vipctl check on a configuration of README.md.
+// checkTOML runs vipctl check on a configuration in README.md.
 func (r *reader) checkTOML(t *testing.T, b block) {
 	file := filepath.Join(t.TempDir(), "vipd.toml")
 	if err := os.WriteFile(file, []byte(b.text), 0o644); err != nil {
@@ -229,7 +228,7 @@ func (r *reader) checkTOML(t *testing.T, b block) {
 }
 
 // service follows "The first service on a real host": vipd runs with the installed configuration
-// and the service of README.md, and the servers must answer.
+// and README.md's service, and the servers must answer.
 func (r *reader) service(t *testing.T, b block, all []block) {
 	lab.Require(t)
 	i := slices.IndexFunc(all, func(b block) bool { return b.language == "toml" })
@@ -241,8 +240,8 @@ func (r *reader) service(t *testing.T, b block, all []block) {
 	if !strings.Contains(text, state) {
 		t.Fatal("the default configuration has no state_dir to change")
 	}
-	// Readers run the quickstart without root. Here it runs as root, so it would not let another
-	// vipd use the network namespace.
+	// Readers run the quickstart without root. Here it runs as root, so no other vipd can use the
+	// network namespace until it exits.
 	r.endQuickstart()
 	if err := os.WriteFile(r.config(), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -260,11 +259,10 @@ func (r *reader) service(t *testing.T, b block, all []block) {
 	}
 	out := r.run(t, strings.Replace(b.text, "curl ", "curl -sS -m 60 ", 1))
 	if !strings.Contains(out, "\ns1 ") && !strings.Contains(out, "\ns2 ") {
-		t.Errorf("curl printed no answer of a server:\n%s", out)
+		t.Errorf("curl printed no server's answer:\n%s", out)
 	}
 }
 
-// background runs a script until the test ends.
 func (r *reader) background(t *testing.T, script string) *process.Process {
 	t.Helper()
 	p, err := process.Start(nil, r.command(script))
