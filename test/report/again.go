@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// A few failing tests of thousands run again, each alone. A test that then passes each time failed
-// because of the load. It is still a defect, of the test or of the product, and the report names it
-// with its output. It does not fail the run.
+// If only a few of thousands of tests fail, they run again, each alone. A test that now passes each
+// time failed because of the load. That is still a defect in the test or in the product, so the
+// report shows the test with its output, but the run does not fail.
 const fewFailing, timesAgain = 8, 2
 
-// failingTests returns a plan for each failing test. It returns none if too much failed, or if a
-// second run can't excuse the failure.
+// failingTests returns a plan for each failing test. It returns nil if too many tests failed, or if
+// passing a second time can't excuse the failure.
 func (s *summary) failingTests(p plan) map[test]plan {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -25,20 +25,20 @@ func (s *summary) failingTests(p plan) map[test]plan {
 		part := func(other test) bool {
 			return other.pkg == t.pkg && other.where == t.where && strings.HasPrefix(other.name, t.name+"/")
 		}
-		// A test with a failing part runs as a whole if it may also have failed itself. Otherwise
-		// only the part runs.
+		// If a subtest failed, its parent runs as a whole only if it may also have failed itself.
+		// Otherwise only the subtest runs.
 		if !slices.ContainsFunc(s.failing, part) || slices.ContainsFunc(s.output[t], saidByTest) {
 			all[t] = p.only(t)
 		}
 	}
-	if len(all) > fewFailing || len(s.builds) > 0 || len(s.begun) > 0 { // a process that ended early also ended its other tests
+	if len(all) > fewFailing || len(s.builds) > 0 || len(s.begun) > 0 { // a process that exited early also stopped its other tests
 		return nil
 	}
 	return all
 }
 
-// unforgivable reports whether a line of output is about a data race, or the end of a process: the
-// test's own, or a process that it has started and whose output it logs.
+// unforgivable reports whether a line of output is about a data race or a crash, of the test's own
+// process or of a process whose output the test logs.
 func unforgivable(line string) bool {
 	words := strings.TrimSpace(line)
 	return strings.Contains(words, "DATA RACE") || strings.Contains(words, "race detected") ||
@@ -51,9 +51,9 @@ func saidByTest(line string) bool {
 	return words != "" && !strings.HasPrefix(words, "=== ") && !strings.HasPrefix(words, "--- ")
 }
 
-// endedItself reports whether a package may have failed by itself. It has printed something
-// unforgivable outside its tests, something after the last test, like a failing TestMain, or
-// anything but the testing package's last lines.
+// endedItself reports whether a package may have failed outside its tests: it printed something
+// unforgivable there, something after the last test (as a failing TestMain does), or anything
+// except the testing package's last lines.
 func endedItself(output []string) bool {
 	over := false
 	for _, line := range output {

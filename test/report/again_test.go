@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestAgain runs failing tests. A few failing tests that pass alone must count as unsteady. Any
-// other failure must fail the run.
+// TestAgain runs modules with failing tests. A few tests that pass when run alone must count as
+// unsteady. Any other failure must fail the run.
 func TestAgain(t *testing.T) {
 	const head = "import (\"os\"; \"testing\")\nfunc TestGood(t *testing.T) {}\n"
 	const flaky = "if os.Getenv(\"FIRST\") != \"\" { t.Error(\"late\") }"

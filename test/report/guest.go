@@ -20,17 +20,18 @@ import (
 )
 
 const (
-	// guestLimit ends a guest that hangs. On an idle machine all tests need a tenth of it.
+	// guestLimit is the maximum duration of a guest. On an idle machine, all tests need a tenth of
+	// it.
 	guestLimit = 75 * time.Minute
-	// testLimit ends the tests in the guest, so that they report where they hang. It is in the
-	// guest's own time, in which a minute may last several minutes.
+	// testLimit is the maximum duration of the tests in the guest, which then report where they
+	// hang. It uses the guest's clock, on which a minute may last several minutes.
 	testLimit = 15 * time.Minute
 	// guestParallel is the number of concurrent test processes in the guest. Tests spend half of
 	// their time waiting.
 	guestParallel = 2
 )
 
-// where names the guest in the report, and needIPVS names the guest's tests.
+// where is how the report names the guest, and needIPVS is how it names the guest's tests.
 const where, needIPVS = "in the guest", "the tests that need IPVS"
 
 // runGuest runs the tests that need IPVS in a guest, and adds the results to the summary. It uses

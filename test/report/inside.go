@@ -14,17 +14,16 @@ import (
 	"time"
 )
 
-// insideFlag makes this program execute orders in the guest. It is internal.
+// insideFlag is an internal flag that makes this program execute orders in the guest.
 const insideFlag = "-inside"
 
-// orders are the tests to run in the guest.
+// orders describes the tests to run in the guest.
 type orders struct {
-	// Test2JSON is the path of the program of that name.
+	// Test2JSON is the path of the program test2json.
 	Test2JSON string
 	// Limit is the time limit of all pieces together. Parallel is the number of concurrent pieces.
 	Limit    time.Duration
 	Parallel int
-	// Flags are the flags of the test binaries.
 	Flags    []string
 	Packages map[string]order
 	// Pieces are the pieces to run, in their starting order.
@@ -44,9 +43,9 @@ func (o orders) save(folder string) (file string, err error) {
 	return file, os.WriteFile(file, text, 0o600)
 }
 
-// inside executes the orders of a file, and returns the exit status. It writes events like
-// "go test -json", but ends the package once for each of its pieces, because test2json does not end
-// it if a test panics.
+// inside executes the orders in a file, and returns the exit status. It writes events like "go test
+// -json". It writes a package's final event itself, once for each piece, because test2json omits
+// that event if a test panics.
 func inside(file string, out io.Writer) int {
 	var o orders
 	text, err := os.ReadFile(file)
@@ -103,7 +102,7 @@ func (p piece) run(o orders, limit time.Duration, w *lineWriter) error {
 	}
 	for r := bufio.NewReader(lines); ; {
 		line, err := r.ReadBytes('\n')
-		if e := (event{}); json.Unmarshal(line, &e) != nil || e.Test != "" || e.Action == "output" { // inside itself reports how pieces end
+		if e := (event{}); json.Unmarshal(line, &e) != nil || e.Test != "" || e.Action == "output" { // inside itself reports the results of pieces
 			w.write(line)
 		}
 		if err != nil {
@@ -113,7 +112,7 @@ func (p piece) run(o orders, limit time.Duration, w *lineWriter) error {
 	return cmd.Wait()
 }
 
-// lineWriter writes whole lines of several writers.
+// lineWriter writes lines from concurrent writers without mixing them.
 type lineWriter struct {
 	mu  sync.Mutex
 	out io.Writer

@@ -8,7 +8,6 @@ import (
 	"time"
 )
 
-// module writes a module for a test, and returns its directory.
 func module(t *testing.T, files map[string]string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -25,7 +24,7 @@ func module(t *testing.T, files map[string]string) string {
 	return folder
 }
 
-// TestInside builds the tests of a module as for the guest, and executes the orders here. The
+// TestInside builds a module's tests as for the guest, and executes the orders here. The
 // report must show the outcome of each test.
 func TestInside(t *testing.T) {
 	folder := module(t, map[string]string{
@@ -81,7 +80,6 @@ func TestInside(t *testing.T) {
 		"\nFAIL: 2 passed, 3 failed, 1 skipped, in 4 packages\nof these in the guest: 1 passed, 3 failed, 1 skipped, in 4 packages\n")
 }
 
-// saved writes orders to a file.
 func saved(t *testing.T, o orders) string {
 	t.Helper()
 	file, err := o.save(t.TempDir())
@@ -133,7 +131,7 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// has fails the test unless the report contains all of these texts. The failure shows the whole
+// has fails the test unless the report contains each text in all. The failure shows the whole
 // report.
 func has(t *testing.T, report string, all ...string) {
 	t.Helper()
@@ -147,14 +145,14 @@ func has(t *testing.T, report string, all ...string) {
 	}
 }
 
-// TestWrongOrders passes unreadable orders. The guest must report that.
+// TestWrongOrders passes a missing file of orders to inside, which must fail.
 func TestWrongOrders(t *testing.T) {
 	if status := inside(filepath.Join(t.TempDir(), "missing"), os.Stdout); status != 1 {
 		t.Errorf("without orders: status = %d, want 1", status)
 	}
 }
 
-// TestWhatDoesNotBuildIsNotRun runs a package that does not build. The error must have the
+// TestWhatDoesNotBuildIsNotRun runs a package that does not build. The error must contain the
 // compiler's message.
 func TestWhatDoesNotBuildIsNotRun(t *testing.T) {
 	t.Chdir(module(t, map[string]string{"x/x_test.go": "package x\nimport \"testing\"\nfunc TestIPVSX(t *testing.T) { undefined() }\n"}))

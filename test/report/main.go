@@ -40,7 +40,7 @@ func run(args []string) (bool, error) {
 	if p.note != "" {
 		fmt.Println(p.note)
 	}
-	if os.Getenv("GORACE") == "" { // otherwise each process with the race detector sleeps for a second before its end
+	if os.Getenv("GORACE") == "" { // otherwise each process with the race detector sleeps for a second before it exits
 		if err := os.Setenv("GORACE", "atexit_sleep_ms=0"); err != nil {
 			return false, err
 		}
@@ -57,7 +57,7 @@ func run(args []string) (bool, error) {
 	return waitErr == nil && s.failed() == 0, readErr
 }
 
-// testsFailed reports whether go test ended normally, with or without failing tests.
+// testsFailed reports whether go test completed, with or without failing tests.
 func testsFailed(waitErr error) bool {
 	exit, ok := errors.AsType[*exec.ExitError](waitErr)
 	return waitErr == nil || ok && exit.ExitCode() == 1

@@ -9,7 +9,7 @@ import (
 // namespaces.
 type piece struct {
 	Path string
-	// Run and Skip are patterns of go test.
+	// Run and Skip are patterns for go test's -run and -skip.
 	Run, Skip string
 }
 

@@ -13,14 +13,14 @@ import (
 	"vipd/test/ipvs"
 )
 
-// ipvsTests is a pattern of the names of tests that need IPVS. lab.NeedIPVS enforces it.
+// ipvsTests is a pattern that matches the names of tests that need IPVS. lab.NeedIPVS enforces it.
 const ipvsTests = "^TestIPVS"
 
 // plan lists the packages that run here and in the guest.
 type plan struct {
 	// flags and packages are the arguments of go test. Without packages, go test does not run.
 	flags, packages []string
-	// again makes a few failing tests run again, alone.
+	// again makes a few failing tests run again, each alone.
 	again bool
 	// here reports whether go test runs on this machine.
 	here bool
@@ -83,7 +83,7 @@ func newPlan(args []string) (plan, error) {
 	return p, nil
 }
 
-// longestFirst moves packages whose tests last minutes to the front. go test starts packages in
+// longestFirst moves packages whose tests take minutes to the front. go test starts packages in
 // this order, so the run does not end with a long wait for one of these packages.
 func longestFirst(packages []string) []string {
 	long := []string{

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestPlace chooses where tests that need IPVS run, by the machine's abilities and the flags.
+// TestPlace chooses where tests that need IPVS run, for different machines and flags.
 func TestPlace(t *testing.T) {
 	no := errors.New("none")
 	needing := []pkg{{path: "vipd/x"}}
@@ -37,8 +37,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestPlanOfThisTree plans this tree. The test of package lab itself must be found by its name, and
-// the packages that use lab must be found by their imports.
+// TestPlanOfThisTree plans this tree. The plan must find package lab's own test by its name, and
+// the packages that use lab by their imports.
 func TestPlanOfThisTree(t *testing.T) {
 	t.Chdir("../..")
 	p, err := newPlan([]string{"-ipvs", "-count=1"})

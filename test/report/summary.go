@@ -32,7 +32,7 @@ type test struct{ pkg, name, where string }
 type summary struct {
 	mu  sync.Mutex
 	out io.Writer
-	// output has the output of each test that has not passed yet.
+	// output is the output of each test that has not passed yet.
 	output  map[test][]string
 	skipped []test
 	failing []test
@@ -40,13 +40,13 @@ type summary struct {
 	unsteady []test
 	// builds has the compiler's output, by package.
 	builds map[string][]string
-	// begun has the tests and packages that have not ended.
+	// begun has the tests and packages that are still running.
 	begun map[test]bool
-	// passed has the passed tests, and packages the ended packages.
+	// passed has the passed tests, and packages has the finished packages.
 	passed   map[test]bool
 	packages map[test]bool
 	// pieces is the number of unfinished pieces of a package. took has the duration of each package
-	// with ended pieces, and of each top-level test.
+	// with finished pieces, and of each top-level test.
 	pieces map[test]int
 	took   map[test]float64
 }
@@ -58,7 +58,7 @@ func newSummary(out io.Writer) *summary {
 	}
 }
 
-// expect announces pieces. A package then ends with the last of its pieces.
+// expect records the pieces of each package. A package is finished when its last piece is.
 func (s *summary) expect(pieces []piece, where string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *summary) add(e event, where string) {
 	}
 }
 
-// endTest records how a test ended. A test with subtests that run separately ends several times.
+// endTest records a test's result. A test whose subtests run separately has several results.
 func (s *summary) endTest(t test, action string) {
 	failed := slices.Contains(s.failing, t)
 	switch {
@@ -148,7 +148,7 @@ func (s *summary) endPackage(t test, e event) {
 	_, _ = fmt.Fprintln(s.out, strings.TrimSpace(fmt.Sprintf("%s  %-40s %6.1fs  %s", word, e.Package, s.took[t], t.where)))
 }
 
-// broke records a failure that is not a test's.
+// broke records a failure outside the tests.
 func (s *summary) broke(what, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,7 +209,7 @@ func (s *summary) print(err error) {
 	}
 }
 
-// slowest is the number of slowest tests that are named.
+// slowest is the number of slowest tests that the report names.
 const slowest = 10
 
 // printSlowest names the slowest tests, which are the first candidates if the run is too slow.
