@@ -12,7 +12,7 @@ import (
 	"vipd/test/wait"
 )
 
-// connectOnce opens one connection from a namespace to a VIP, and returns the name of the server.
+// connectOnce opens one connection from a namespace to a VIP, and returns the server's name.
 func connectOnce(from *lab.NS, vip string) (string, error) {
 	return onceWithin(from, vip+":80", wait.Scaled(10*time.Second))
 }
@@ -43,7 +43,7 @@ type loop struct {
 	*world
 	done   []atomic.Int64 // number of connections by node
 	failed atomic.Bool
-	stop   func() // ends the loop, and waits for the clients
+	stop   func() // stops the loop, and waits for the clients
 }
 
 // clients starts two clients on each node, and two behind it.
@@ -56,7 +56,7 @@ func (w *world) clients() *loop {
 			all.Go(func() {
 				for ctx.Err() == nil {
 					if _, err := connectPatiently(from, webVIP+":80"); err != nil {
-						w.t.Errorf("%s: error of a client in %s = %v, want none", time.Now().Format("15:04:05.000"), from.Name, err)
+						w.t.Errorf("%s: client in %s: error = %v, want none", time.Now().Format("15:04:05.000"), from.Name, err)
 						l.failed.Store(true)
 						return
 					}

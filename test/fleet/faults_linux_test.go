@@ -18,7 +18,7 @@ import (
 type fault struct {
 	name       string
 	begin, end func()
-	// lost has the nodes that lose etcd because of the fault, and must report that.
+	// lost has the nodes that lose etcd because of the fault. They must report the loss.
 	lost []*node
 	// quiet reports whether the fault is caused while nothing changes. busy reports whether it is
 	// caused while services change.
@@ -27,7 +27,7 @@ type fault struct {
 	length time.Duration
 }
 
-// faults returns the faults. long is the duration of an outage of all of etcd. Unless thorough is
+// faults returns the faults. long is how long all members of etcd are down. Unless thorough is
 // true, each kind of network fault occurs once.
 func (w *world) faults(long time.Duration, thorough bool) []fault {
 	var leader int
@@ -48,7 +48,7 @@ func (w *world) faults(long time.Duration, thorough bool) []fault {
 			name: "one node is cut off", begin: second[0].cut, end: second[0].heal, lost: second, quiet: true, busy: true,
 		})
 	}
-	return append(faults, fault{ // time jumps for leases and streams, as after the migration of a virtual machine
+	return append(faults, fault{ // time jumps for leases and streams, as when a virtual machine is migrated
 		name: "vipd stands still", length: long / 3, quiet: true, busy: thorough,
 		begin: all(func(n *node) { n.signal(syscall.SIGSTOP) }), end: all(func(n *node) { n.signal(syscall.SIGCONT) }),
 	})
@@ -108,7 +108,7 @@ func (w *world) survives(f fault, l *loop) {
 	}
 }
 
-// written is a state from which a test can see whether a vipd has written to the kernel.
+// written is a snapshot that shows whether a vipd has written to the kernel since.
 type written struct {
 	changes float64 // number of changes that vipd has counted
 	kernel  string
@@ -126,10 +126,9 @@ func (n *node) kernel() string {
 	return n.ns.Exec("nft", "--handle", "--stateless", "list", "ruleset") + n.ns.Exec("ipset", "save") + n.ns.Exec("ip", "address")
 }
 
-// handles matches the handles in nft's output.
 var handles = regexp.MustCompile(` # handle \d+`)
 
-// unwritten checks that no node has written to the kernel since a state.
+// unwritten checks that no node has written to the kernel since the snapshots in since.
 func (w *world) unwritten(since map[*node]written, what string) {
 	w.t.Helper()
 	w.each(func(n *node) {
@@ -140,8 +139,8 @@ func (w *world) unwritten(since map[*node]written, what string) {
 	})
 }
 
-// during causes a fault, calls the function do, and ends the fault when its minimum duration is
-// over. Traffic must continue during the fault and after it.
+// during causes a fault, calls do, and ends the fault once its minimum duration has passed. Traffic
+// must continue during the fault and after it.
 func (w *world) during(f fault, l *loop, do func()) {
 	w.t.Helper()
 	began := time.Now()
@@ -165,7 +164,7 @@ func (w *world) touch() (revision int64) {
 }
 
 // change changes both services without interrupting "web", compacts etcd, and makes another change.
-// It returns the last revision, and the server of the service "move".
+// It returns the last revision, and the new server of the service "move".
 func (w *world) change() (revision int64, to int) {
 	w.t.Helper()
 	to = w.next()
@@ -183,7 +182,7 @@ func (w *world) waitForRevision(revision int64) {
 }
 
 // equal waits until every node reports the same services, endpoints and frontends. Nodes may differ
-// until all their drains have ended.
+// until they have no draining endpoints.
 func (w *world) equal(after string) {
 	w.t.Helper()
 	for _, what := range []string{"services", "endpoints", "frontends"} {
@@ -204,7 +203,7 @@ func (w *world) equal(after string) {
 	}
 }
 
-// drained waits until no endpoint drains, and that state is saved.
+// drained waits until no endpoint drains, and until vipd has saved that.
 func (n *node) drained() {
 	n.t.Helper()
 	wait.For(n.t, patience, n.name+": all drains to end", func() bool {
@@ -261,8 +260,8 @@ func uncounted(v any) any {
 	return v
 }
 
-// restartAll restarts every vipd while etcd is down. Each must serve the last state of etcd, and
-// write nothing to the kernel when etcd returns. In iptables mode traffic must never stop.
+// restartAll restarts every vipd while etcd is down. Each must serve etcd's last state, and write
+// nothing to the kernel when etcd is up again. In iptables mode traffic must never stop.
 func (w *world) restartAll(mode string, l *loop) {
 	w.t.Helper()
 	w.etcd.Kill()

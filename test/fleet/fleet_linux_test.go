@@ -42,8 +42,8 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// readOnlyNode checks a vipd that may only read etcd. This vipd must serve like the others, and
-// report the missing rights.
+// readOnlyNode checks a vipd that may only read etcd. This vipd must serve like the other nodes,
+// and report the missing permissions.
 func (w *world) readOnlyNode() {
 	w.t.Helper()
 	for i, n := range w.nodes {
@@ -88,8 +88,8 @@ func (w *world) foreignAddresses() {
 // hostPort is the port of a program on each node.
 const hostPort = 30099
 
-// foreignPorts requests node ports from etcd. Ports that a node's own programs or etcd use must be
-// refused.
+// foreignPorts defines services with node ports in etcd. Nodes must refuse ports that etcd or their
+// own programs use.
 func (w *world) foreignPorts() {
 	w.t.Helper()
 	w.put("/services/ports", `{"vips":["`+webVIP+`"],"ports":[{"name":"a","port":1080,"target_port":8080,"node_port":30100},`+
@@ -105,7 +105,7 @@ func (w *world) foreignPorts() {
 		at := fmt.Sprintf("10.1.%d.1", i)
 		wait.For(w.t, patience, "the service to answer at its node port", func() bool { who, err := connectPatiently(n.behind, at+":30100"); return err == nil && who == "e1" })
 		if who, err := connectPatiently(n.behind, fmt.Sprintf("%s:%d", at, hostPort)); err != nil || who != "program" {
-			w.t.Errorf("answer at port %d of %s = %q, error = %v, want an answer of the host's program", hostPort, n.name, who, err)
+			w.t.Errorf("port %d on %s: answer = %q, error = %v, want an answer from the host's program", hostPort, n.name, who, err)
 		}
 	}
 	for _, key := range []string{"/services/ports", "/endpoints/ports/a"} {
@@ -126,8 +126,8 @@ func (w *world) changeFast(l *loop) {
 	l.waitForMore(20)
 }
 
-// BenchmarkFleet measures a fleet, including an outage of etcd for a minute. The whole measurement
-// is one operation.
+// BenchmarkFleet measures a fleet, including a one-minute etcd outage. The whole measurement is one
+// operation.
 func BenchmarkFleet(b *testing.B) {
 	lab.Require(b)
 	bin := program.Bin(b)
@@ -157,7 +157,7 @@ func BenchmarkFleet(b *testing.B) {
 }
 
 // BenchmarkLargeFleet measures one vipd that serves 10,000 services with 10 endpoints each. It
-// measures the start, and a changed endpoint with and without 200 other changes per second.
+// measures the start, and endpoint changes with and without 200 other changes per second.
 func BenchmarkLargeFleet(b *testing.B) {
 	const services, endpoints = 10_000, 10
 	lab.Require(b)

@@ -25,7 +25,6 @@ func TestMain(m *testing.M) { lab.Main(m) }
 // prefix is the prefix of all keys.
 const prefix = "/vipd"
 
-// buildFollower builds the program test/fleet/follower.
 func buildFollower(t testing.TB) string {
 	t.Helper()
 	return filepath.Join(program.Build(t, "./test/fleet/follower"), "follower")
@@ -39,11 +38,11 @@ type follower struct {
 
 	in   io.Writer
 	out  *bufio.Scanner
-	stop func() // ends the program, and waits until it has ended
+	stop func() // stops the program, and waits until it has exited
 }
 
-// follow starts the program, and waits until all sources follow. The program ends with the test, or
-// with stop.
+// follow starts the program, and waits until all sources have the first state. The program runs
+// until the test ends or stop is called.
 func follow(t testing.TB, binary string, endpoints []string, args ...string) *follower {
 	t.Helper()
 	cmd := exec.Command(binary, append([]string{"-endpoints", strings.Join(endpoints, ","), "-prefix", prefix}, args...)...)
@@ -60,7 +59,7 @@ func follow(t testing.TB, binary string, endpoints []string, args ...string) *fo
 		t.Fatal(err)
 	}
 	f := &follower{t: t, pid: cmd.Process.Pid, in: in, out: bufio.NewScanner(out)}
-	timer := time.AfterFunc(wait.Bound(10*time.Minute), func() { _ = cmd.Process.Kill() }) // ends the test if a source hangs
+	timer := time.AfterFunc(wait.Bound(10*time.Minute), func() { _ = cmd.Process.Kill() }) // fails the test if a source hangs
 	f.stop = sync.OnceFunc(func() {
 		_ = in.Close()
 		if err := cmd.Wait(); err != nil && timer.Stop() {
@@ -75,7 +74,7 @@ func follow(t testing.TB, binary string, endpoints []string, args ...string) *fo
 	return f
 }
 
-// line reads an answer in the given format.
+// line reads an answer and parses it with format.
 func (f *follower) line(format string, into ...any) {
 	f.t.Helper()
 	if !f.out.Scan() {

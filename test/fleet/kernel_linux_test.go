@@ -15,9 +15,9 @@ import (
 const kernelWithin = 250 * time.Millisecond
 
 // moves changes the endpoint of the service "move" n times, after random pauses of at most the
-// duration most. It measures the time from the start of each put until a connection at a node
-// reaches the new server. The result all has the times of all nodes, and the result last has the
-// longest time of each change.
+// duration most. It measures how long it takes from the start of each put until a connection on a
+// node reaches the new server. It returns the durations on all nodes, and the longest duration for
+// each change.
 func (w *world) moves(n int, most time.Duration) (all, last spread) {
 	w.t.Helper()
 	for range n {
@@ -44,14 +44,14 @@ func (w *world) moves(n int, most time.Duration) (all, last spread) {
 	return all, last
 }
 
-// next returns the next server of the service "move", which differs from the current server.
+// next returns another server for the service "move".
 func (w *world) next() int {
 	w.moved++
 	return 3 + w.moved%2
 }
 
-// stream changes endpoints of other services, rate times per second, while the function do runs.
-// The result end is the time from the last change until every node has applied it.
+// stream changes endpoints of other services, rate times per second, while do runs. It returns the
+// number of changes, and how long it took until every node had applied the last change.
 func (w *world) stream(rate, services, endpoints int, do func()) (changes int, end time.Duration) {
 	w.t.Helper()
 	done := make(chan struct{})
@@ -83,9 +83,9 @@ func (w *world) stream(rate, services, endpoints int, do func()) (changes int, e
 	return changes, time.Since(began)
 }
 
-// meets connects to the service "move" until the given server answers, and returns the time since
-// began. A connection to the previous server may fail at the end of its drain. meets returns 0 if
-// the server never answers.
+// meets connects to the service "move" until server answers, and returns the time since began, or 0
+// if server never answers. A connection to the previous server may fail at the end of that server's
+// drain.
 func (n *node) meets(server string, began time.Time) time.Duration {
 	for deadline := began.Add(wait.Scaled(patience)); ; {
 		got, err := connectOnce(n.ns, moveVIP)

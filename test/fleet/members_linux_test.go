@@ -144,8 +144,9 @@ func (f *cutFleet) vipctl(stdin string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// cut cuts one member off from the others. During the cut, commands must succeed, and sources must
-// receive each change. A command is repeated if it fails while the other members have no leader.
+// cut cuts one member off from the other members. During the cut, commands must succeed, and
+// sources must receive each change. A command that fails while the other members have no leader is
+// repeated.
 func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 	f.follow(t)
 	wait.For(t, wait.Patience, "apply before the cut", func() bool { _, err := f.vipctl(service(80), "apply", "-f", "-"); return err == nil })
@@ -163,7 +164,7 @@ func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 				return true
 			}
 			if gap := w.gap(began); gap < leaderless {
-				t.Fatalf("vipctl %q: error = %v after %s, want none, because others waited at most %s\n%s", args, err, time.Since(began), gap, out)
+				t.Fatalf("vipctl %q: error = %v after %s, want none, because other clients waited at most %s\n%s", args, err, time.Since(began), gap, out)
 			}
 			return false
 		})
@@ -182,7 +183,7 @@ func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 	}
 }
 
-// service returns a configuration that has a service on a port.
+// service returns a configuration with a service on a port.
 func service(port int) string {
 	return fmt.Sprintf("[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = %d }]\n", port)
 }
@@ -220,7 +221,7 @@ func (f *cutFleet) witness(t *testing.T, cut *etcdkit.Member) *witness {
 	return w
 }
 
-// ask writes a key, and records the time of the answer.
+// ask writes a key, and records when the answer arrived.
 func (w *witness) ask(ctx context.Context, client *clientv3.Client) {
 	bounded, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -232,7 +233,7 @@ func (w *witness) ask(ctx context.Context, client *clientv3.Client) {
 	time.Sleep(50 * time.Millisecond) // interval of writes
 }
 
-// gap returns the longest time without an answer since the given time.
+// gap returns the longest period without an answer after since.
 func (w *witness) gap(since time.Time) (longest time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -76,7 +76,6 @@ http = "127.0.0.1:9890"
 backend = "nft"
 `
 
-// connect creates the HTTP clients for the daemon's socket and its web address.
 func (n *node) connect() {
 	over := func(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
 		return &http.Client{Timeout: wait.Bound(0), Transport: &http.Transport{DialContext: dial}}
@@ -88,7 +87,6 @@ func (n *node) connect() {
 	n.web = over(n.ns.Dial)
 }
 
-// start starts vipd in the node's namespace.
 func (n *node) start(mode string) {
 	n.t.Helper()
 	text := fmt.Sprintf(configuration, mode, n.name, strings.Join(n.etcd.Endpoints(), `", "`), prefix, n.name)
@@ -127,7 +125,7 @@ func (n *node) tail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "")
 }
 
-// stop stops vipd gracefully, and waits for its end. It may be called several times.
+// stop stops vipd gracefully, and waits until it has exited. It may be called more than once.
 func (n *node) stop() {
 	n.t.Helper()
 	if n.vipd == nil {
@@ -137,21 +135,20 @@ func (n *node) stop() {
 	n.vipd = nil
 	timer := time.AfterFunc(wait.Scaled(patience), func() { _ = cmd.Process.Kill() })
 	defer timer.Stop()
-	_ = cmd.Process.Signal(syscall.SIGTERM) // the process may have ended
+	_ = cmd.Process.Signal(syscall.SIGTERM) // the process may have exited
 	if err := cmd.Wait(); err != nil {
-		n.t.Errorf("%s: error of vipd = %v, want none", n.name, err)
+		n.t.Errorf("%s: exit of vipd = %v, want no error", n.name, err)
 	}
 	n.local.CloseIdleConnections()
 	n.web.CloseIdleConnections()
 }
 
-// ctl runs vipctl on the node, and returns its output.
 func (n *node) ctl(args ...string) (string, error) {
 	out, err := n.ns.Command(n.t.Context(), filepath.Join(n.bin, "vipctl"), append([]string{"--socket", n.socket()}, args...)...).CombinedOutput()
 	return string(out), err
 }
 
-// status requests vipd's status like vipctl. The result is zero if vipd does not answer.
+// status requests vipd's status, as vipctl does. It returns a zero status if vipd does not answer.
 func (n *node) status() (s status) {
 	response, err := n.local.Get("http://vipd/v1/status")
 	if err != nil {
@@ -176,8 +173,8 @@ func (n *node) await(what string, is func(status) bool) (last status) {
 	return last
 }
 
-// ready waits until vipd serves the state in etcd. It does not poll the status, whose cost grows
-// with the number of services.
+// ready waits until vipd serves the services in etcd. It does not poll the status, because that
+// costs more the more services exist.
 func (n *node) ready() {
 	n.t.Helper()
 	wait.For(n.t, 5*patience, n.name+": vipd to be ready", func() bool {
@@ -191,7 +188,7 @@ func (n *node) ready() {
 	n.await("vipd to serve", func(s status) bool { return s.Ready && s.Store.Connected })
 }
 
-// applies waits until the state of etcd at a revision is in effect.
+// applies waits until the node has applied a revision of etcd.
 func (n *node) applies(revision int64) {
 	n.t.Helper()
 	n.await(fmt.Sprintf("revision %d in effect", revision), func(s status) bool {

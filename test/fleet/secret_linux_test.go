@@ -7,9 +7,8 @@ import (
 	"path/filepath"
 )
 
-// keepsSecret searches for the daemons' password in everything that other users may read. It
-// searches logs, vipctl's output, metrics, the arguments and environments of processes, and vipd's
-// files.
+// keepsSecret searches for the daemons' password in everything that other users can read: logs,
+// vipctl's output, metrics, the arguments and environments of processes, and vipd's files.
 func (w *world) keepsSecret() {
 	w.t.Helper()
 	look := func(where string, text []byte) {
@@ -21,7 +20,7 @@ func (w *world) keepsSecret() {
 		for _, args := range [][]string{{"status"}, {"status", "-o", "json"}, {"get", "services", "-o", "json"}, {"describe", "service", "web"}, {"doctor", "--config", n.config()}} {
 			out, err := n.ctl(args...)
 			if out == "" {
-				w.t.Errorf("output of vipctl %q is empty, want some output; error = %v", args, err)
+				w.t.Errorf("vipctl %q: no output, error = %v; want some output", args, err)
 			}
 			look("what vipctl says: "+args[0], []byte(out))
 		}
@@ -48,7 +47,7 @@ func (w *world) keepsSecret() {
 		for _, file := range files {
 			text, err := os.ReadFile(file)
 			if err != nil {
-				continue // the process has ended
+				continue // the process has exited
 			}
 			if what == "cmdline" && bytes.Contains(text, []byte("/vipd\x00")) {
 				found++

@@ -11,18 +11,18 @@ import (
 
 // These are the targets of the measurements.
 const (
-	// seenWithin is the time for a change to reach each of 500 sources.
+	// seenWithin is the maximum time until a change has reached each of 500 sources.
 	seenWithin = 250 * time.Millisecond
-	// firstWithin and firstMemory are the time and memory for the complete first state of 10,000
-	// services with 10 endpoints each.
+	// firstWithin and firstMemory are the maximum time and memory for the complete first state of
+	// 10,000 services with 10 endpoints each.
 	firstWithin = 5 * time.Second
 	firstMemory = 400 << 20
-	// lagWithin is the time to publish a change while 200 changes per second are made.
+	// lagWithin is the maximum time to publish a change at 200 changes per second.
 	lagWithin = 250 * time.Millisecond
 )
 
-// TestSources measures sources and etcd without vipd, for a short time. Times and memory must be
-// within a multiple of the targets.
+// TestSources briefly measures sources and etcd without vipd. Times and memory must be within a
+// multiple of the targets.
 func TestSources(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs half a minute, which is too long for -short")
@@ -44,7 +44,7 @@ func TestSources(t *testing.T) {
 			t.Errorf("changed endpoint: traffic = %d bytes, want less", l.changeBytes)
 		}
 		if l.heapMore > l.heap/10 {
-			t.Errorf("growth of memory from %d bytes by changes = %d bytes, want less", l.heap, l.heapMore)
+			t.Errorf("heap = %d bytes, growth after changes = %d bytes, want less", l.heap, l.heapMore)
 		}
 		wantWithin(t, "the first state", firstWithin, l.first)
 		wantWithin(t, "publishing a change", lagWithin, l.lag.at(0.99))
@@ -94,7 +94,7 @@ type watchers struct {
 	storm            bool          // whether etcd is restarted
 }
 
-// watcherFigures has the figures of 500 sources.
+// watcherFigures has the figures for 500 sources.
 type watcherFigures struct {
 	first         time.Duration // time until all sources have the first state, if they connect at the same time
 	firstCPU      time.Duration // CPU time of etcd for the first state
@@ -112,7 +112,7 @@ func (w watchers) measure(t testing.TB, binary string) (r watcherFigures) {
 	t.Helper()
 	const services, endpoints = 20, 10
 	c := etcdkit.Start(t, etcdkit.Options{})
-	defer c.Kill() // the next measurement must have the machine for itself
+	defer c.Kill() // the next measurement needs the machine for itself
 	member, client := c.Members[0], c.Client()
 	fill(t, client, services, endpoints)
 	before, _ := memory(t, member.Pid())
@@ -155,7 +155,7 @@ type large struct {
 	stream              time.Duration
 }
 
-// largeFigures has the figures of a source that follows 10,000 services.
+// largeFigures has the figures for a source that follows 10,000 services.
 type largeFigures struct {
 	first          time.Duration
 	memory         int64 // maximum memory until the first state is complete
@@ -195,7 +195,7 @@ func (l large) measure(t testing.TB, binary string) (r largeFigures) {
 	r.lag = f.delays(puts)
 	after, _ := memory(t, f.pid)
 	r.heapMore, r.rssMore = f.heap()-r.heap, after-before
-	for end := time.Now().Add(wait.Patience); r.heapMore > r.heap/10 && time.Now().Before(end); { // data that is being written to the disk counts as heap in use until then
+	for end := time.Now().Add(wait.Patience); r.heapMore > r.heap/10 && time.Now().Before(end); { // data counts as heap in use until it is written to the disk
 		r.heapMore = f.heap() - r.heap
 	}
 	return r

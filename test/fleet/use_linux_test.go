@@ -58,7 +58,7 @@ func memory(t testing.TB, pid int) (now, most int64) {
 // spread is a set of durations.
 type spread []time.Duration
 
-// at returns the quantile for part, which is between 0 and 1.
+// at returns a quantile. part is between 0 and 1.
 func (s spread) at(part float64) time.Duration {
 	if len(s) == 0 {
 		return 0
@@ -72,7 +72,7 @@ func (s spread) String() string {
 	return fmt.Sprintf("p50 %s, p99 %s, at most %s of %d", round(s.at(0.5)), round(s.at(0.99)), round(s.at(1)), len(s))
 }
 
-// wantWithin checks that a time is at most five times its target. The limit only detects hangs;
+// wantWithin checks that a duration is at most five times its target aim. This detects only hangs;
 // benchmarks measure the figures.
 func wantWithin(t testing.TB, what string, aim, got time.Duration) {
 	t.Helper()

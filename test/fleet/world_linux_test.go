@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// patience is the time limit of fast reactions on a busy machine. It is long because a source that
-// has failed for some time pauses for up to 15 s.
+// patience is how long a busy machine may take for a fast reaction. It is long because a source
+// that keeps failing pauses for up to 15 s.
 const patience = time.Minute
 
 // These are the services. The endpoints of "web" change only if a test changes them. The service
@@ -69,14 +69,13 @@ func newWorld(t testing.TB, bin string, nodes int) *world {
 	return w
 }
 
-// server returns the address of a server.
 func server(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 2, 0, byte(20 + i)}) }
 
 // readOnly is the node whose user may write nothing, not even its presence.
 const readOnly = 2
 
-// users returns the users of the daemons: each user may read the keys that its daemon follows, and
-// may write its own node's keys, except the user of readOnly.
+// users returns the daemons' etcd users. Each may read the keys that its daemon follows, and may
+// write its own node's keys, except the user of the node readOnly.
 func (w *world) users(nodes int) (users []etcdkit.User) {
 	for i := range nodes {
 		name := fmt.Sprint("n", i+1)
@@ -91,7 +90,7 @@ func (w *world) users(nodes int) (users []etcdkit.User) {
 	return users
 }
 
-// endpoint writes an endpoint of a service with the address of a server.
+// endpoint writes an endpoint of a service. The endpoint has the address of server i.
 func (w *world) endpoint(service, id string, i int) (revision int64) {
 	w.t.Helper()
 	return w.put("/endpoints/"+service+"/"+id, fmt.Sprintf(`{"address":%q}`, server(i)))
@@ -137,7 +136,7 @@ func (w *world) try(what string, operation func(context.Context) error) {
 	})
 }
 
-// start starts every vipd in a mode and waits until they serve.
+// start starts every vipd in a mode, and waits until all of them serve.
 func (w *world) start(mode string) {
 	w.t.Helper()
 	for _, n := range w.nodes {
@@ -146,7 +145,6 @@ func (w *world) start(mode string) {
 	w.each(func(n *node) { n.ready() })
 }
 
-// each calls the function do for every node, one node after another.
 func (w *world) each(do func(*node)) {
 	w.t.Helper()
 	for _, n := range w.nodes {

@@ -12,5 +12,5 @@
 //	                 nanoseconds since 1970 when it was published
 //	heap             "heap BYTES": the memory in use after a garbage collection
 //
-// It ends when its standard input ends.
+// It exits at the end of its standard input.
 package main

@@ -64,7 +64,7 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	return crowd.answer(in, out)
 }
 
-// follower is one source, with its published snapshots.
+// follower is a source and the snapshots that it has published.
 type follower struct {
 	source *watch.Source
 
@@ -93,7 +93,6 @@ func (f *follower) publish(s store.Snapshot) {
 	f.samples = append(f.samples, sample{s.Revision, now})
 }
 
-// followers has all followers.
 type followers []*follower
 
 // await returns when every source has received all changes up to a revision.
@@ -105,7 +104,7 @@ func (c followers) await(revision int64) {
 	}
 }
 
-// never reports whether the source has not received a complete state yet.
+// never reports whether the source has yet to receive a complete state.
 func (f *follower) never() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -121,7 +120,7 @@ func (c followers) firstSince(began time.Time) (longest time.Duration) {
 	return longest
 }
 
-// answer answers questions until the input ends.
+// answer answers requests until EOF.
 func (c followers) answer(in io.Reader, out io.Writer) error {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
