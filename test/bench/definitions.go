@@ -17,8 +17,8 @@ import (
 )
 
 // definitions measures the daemon with a directory of many services. Each service has ten endpoints
-// and its own file. It measures the time from the start until all are served, the maximum memory,
-// and the time from noticing a changed file to serving it.
+// and its own file. It measures the time from the start until all services are served, the maximum
+// memory, and the time from noticing a changed file to serving the change.
 func definitions(ctx context.Context, vipd string, services, changes int) (err error) {
 	dir, err := os.MkdirTemp("", "vipd-bench-")
 	if err != nil {
@@ -118,8 +118,8 @@ func writeService(dir string, i, endpoints int) error {
 	return os.Rename(name+".new", name)
 }
 
-// until calls the function done repeatedly until it returns true. It returns an error if that takes
-// longer than the duration within.
+// until calls done repeatedly until done returns true. It returns an error if that takes longer
+// than within.
 func until(ctx context.Context, within time.Duration, done func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -155,7 +155,7 @@ func get(ctx context.Context, path string) (lines []string, err error) {
 }
 
 // programming returns the sum and the number of the daemon's programming times. A programming time
-// lasts from noticing a change to serving it.
+// is the time from noticing a change to serving it.
 func programming(ctx context.Context) (sum float64, count int, err error) {
 	lines, err := get(ctx, "/metrics")
 	for _, l := range lines {

@@ -13,7 +13,8 @@ import (
 
 // The load is a small protocol: a client sends one byte that selects a service, which the server
 // provides until the client closes the connection. 'd' discards everything, and sends one byte when
-// the client has ended. 'r' answers each line of requestSize bytes with a line of the same size.
+// the client has sent everything. 'r' answers each line of requestSize bytes with a line of the
+// same size.
 const requestSize = 64
 
 // backend is the server behind every proxy.
@@ -165,7 +166,7 @@ func request(ctx context.Context, address string, clients, n int) ([]time.Durati
 }
 
 func exchange(c net.Conn, out, in []byte) error {
-	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil { // the deadline ends the run if a proxy hangs
+	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil { // stops the benchmark if a proxy hangs
 		return err
 	}
 	if _, err := c.Write(out); err != nil {
@@ -177,7 +178,7 @@ func exchange(c net.Conn, out, in []byte) error {
 	return nil
 }
 
-// together calls the function do n times concurrently, and returns the errors.
+// together calls do n times concurrently, and returns the errors.
 func together(n int, do func(i int) error) error {
 	errs := make([]error, n)
 	var all sync.WaitGroup

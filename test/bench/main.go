@@ -15,7 +15,7 @@ import (
 type sizes struct {
 	bulk        int64 // bytes of one bulk transfer
 	connections int   // new connections
-	requests    int   // requests on kept connections
+	requests    int   // requests on persistent connections
 	clients     int   // concurrent clients
 	services    int   // number of defined services
 }
@@ -43,7 +43,7 @@ func main() {
 	}
 }
 
-// run measures every proxy in every round, and prints the table.
+// run measures each proxy in each round, and prints the table.
 func run(ctx context.Context, vipd, other string, rounds int, s sizes) error {
 	backend, err := startBackend()
 	if err != nil {
@@ -83,7 +83,7 @@ func run(ctx context.Context, vipd, other string, rounds int, s sizes) error {
 	return nil
 }
 
-// result has the figures of one proxy in one round. CPU times are the proxy's.
+// result has the figures for one proxy in one round. CPU times are the proxy's.
 type result struct {
 	bulk1, bulk4               float64 // gigabits per second
 	bulkCPU                    float64 // seconds per gigabyte

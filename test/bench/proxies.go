@@ -71,8 +71,8 @@ func startAll(ctx context.Context, dir, vipd, other, backend string) (proxies []
 	return proxies, missing, nil
 }
 
-// unprivileged returns the command of a program that must not change the network. Two vipds with
-// that right refuse to share a network namespace.
+// unprivileged returns a command for a program that must not change the network. Two vipds that are
+// permitted to change it refuse to share a network namespace.
 func unprivileged(path string, args []string) *exec.Cmd {
 	if os.Geteuid() == 0 {
 		path, args = "setpriv", append([]string{"--bounding-set", "-net_admin", path}, args...)

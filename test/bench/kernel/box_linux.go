@@ -30,7 +30,7 @@ type request struct {
 	For     time.Duration `json:"for,omitempty"`
 }
 
-// answer is a box's answer to a request. It has an error, or a number in the requested unit.
+// answer is a box's answer to a request. It has an error, or a number in the measure's unit.
 type answer struct {
 	Err    string  `json:"err,omitempty"`
 	Number float64 `json:"number"`
@@ -48,7 +48,7 @@ type box struct {
 	out *json.Decoder
 }
 
-// newBox starts a box that has only its links. The box ends with ctx.
+// newBox starts a box that has only its links. The box is killed when ctx is done.
 func newBox(ctx context.Context, n int, b backend, s spec) (_ *box, err error) {
 	x := &box{spec: s, backend: b, peer: net.HardwareAddr{0x02, 0, 0, 0, byte(n), 1}} // a locally administered address
 	if x.cmd, err = apart(ctx, boxRole); err != nil {
@@ -101,17 +101,17 @@ func (x *box) String() string {
 	return fmt.Sprintf("the %s box of %s with %d x %d", x.backend, x.spec.Layout, x.spec.Services, x.spec.Endpoints)
 }
 
-// close ends the box and everything in it.
+// close stops the box and everything in it.
 func (x *box) close() error {
-	_ = x.in.Close() // closing the pipe ends the box
+	_ = x.in.Close() // closing the pipe stops the box
 	err := x.cmd.Wait()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() < 0 {
-		return nil // the box was killed because ctx has ended
+		return nil // the box was killed because ctx is done
 	}
 	return err
 }
 
-// serve runs the box's side: it executes requests until its input ends.
+// serve runs in the box, and executes requests until its input ends.
 func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := setUp(); err != nil {
 		return err
@@ -192,7 +192,7 @@ func (h *host) do(ctx context.Context, q request) (float64, error) {
 	return 0, fmt.Errorf("there is no such order")
 }
 
-// newSubject creates the content of a box.
+// newSubject creates a box's content.
 func newSubject(b backend, s spec) (subject, error) {
 	switch s.Layout {
 	case floorLayout:

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The chain that drops packets belongs to nftables, for every measured backend. Only nftables
+// The chain that drops packets is an nftables chain, for every measured backend. Only nftables
 // allows a chain after NAT in POSTROUTING, and NAT's own tables don't allow drops.
 const (
 	dropTable = "bench-drop"

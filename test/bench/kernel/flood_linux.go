@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These are the sizes of headers in a frame: Ethernet, IPv4 and TCP without options.
+// These are the sizes of a frame's headers: Ethernet, IPv4 and TCP without options.
 const (
 	ethernetSize = 14
 	ipSize       = 20
@@ -19,7 +19,7 @@ const (
 	frameSize    = ethernetSize + ipSize + tcpSize
 )
 
-// flood is a sender of TCP SYNs of new connections on one link.
+// flood sends TCP SYNs for new connections on one link.
 type flood struct {
 	fd       int
 	frames   [][frameSize]byte
@@ -32,7 +32,7 @@ type flood struct {
 // burst is the number of frames sent by one system call.
 const burst = 64
 
-// newFlood opens a flood into the box x. Each packet goes to a random address of the list to.
+// newFlood opens a flood into the box x. Each packet is sent to a random address in the list to.
 func newFlood(x *box, to []netip.Addr) (*flood, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // with protocol 0 the socket receives nothing
 	if err != nil {

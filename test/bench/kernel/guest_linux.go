@@ -30,7 +30,6 @@ func isLoaded() bool {
 	return err == nil
 }
 
-// loadIPVS loads IPVS unless it is loaded.
 func loadIPVS() error {
 	if isLoaded() {
 		return nil
@@ -57,7 +56,7 @@ func preferSoftirqs() error {
 	for _, name := range names {
 		comm, err := os.ReadFile(name)
 		if err != nil || !strings.HasPrefix(string(comm), "ksoftirqd/") {
-			continue // the process has ended, or does not process delayed packets
+			continue // the process has exited, or does not process delayed packets
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
 		if err != nil {

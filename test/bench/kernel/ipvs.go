@@ -13,9 +13,8 @@ type ipvsSizes struct {
 	endpoints int    // number of endpoints per service
 }
 
-// fullIPVSSizes returns the sizes for published figures. If patient is true, the lists and the
-// loads by ipvsadm are as large as the others. Such a run needs most of an hour in an emulated
-// kernel.
+// fullIPVSSizes returns the sizes for published figures. If patient is true, the lists and ipvsadm
+// also have 10,000 services, which takes most of an hour in an emulated kernel.
 func fullIPVSSizes(patient bool) ipvsSizes {
 	s := ipvsSizes{
 		paths: [2]int{10, 10_000}, changes: []int{100, 1_000, 10_000}, usual: 10_000, tool: []int{2_000}, list: 1_000, tree: 10_000,
@@ -31,15 +30,15 @@ func quickIPVSSizes() ipvsSizes {
 	return ipvsSizes{paths: [2]int{5, 60}, changes: []int{10, 60}, usual: 60, tool: []int{30}, list: 30, tree: 30, endpoints: 3}
 }
 
-// ipvsBackend is the variant of iptables for ipvs mode's guard and the comparisons. It is Debian's
-// default, and the only column of the table.
+// ipvsBackend is the variant of iptables that ipvs mode's guard and the comparisons use. It is
+// Debian's default, and the table's only column.
 const ipvsBackend = nft
 
-// atMost returns the limits of a row in ipvs mode's table. Only the second limit counts, because
+// atMost returns a row's limits in ipvs mode's table. Only the second limit counts, because
 // the only column is ipvsBackend.
 func atMost(limit float64) [2]float64 { return [2]float64{0, limit} }
 
-// ipvsPlan returns the rows of ipvs mode.
+// ipvsPlan returns the rows for ipvs mode.
 func ipvsPlan(s ipvsSizes) []row {
 	specOf := func(l layout, n int) spec { return spec{l, n, s.endpoints} }
 	rows := []row{

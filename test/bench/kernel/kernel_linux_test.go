@@ -98,7 +98,7 @@ func TestPacketsAreFirstPackets(t *testing.T) {
 			}
 			f.to = vips(2)[1:]
 			if err := prove(x, f); err == nil {
-				t.Error("error of prove for an address without a VIP = nil, want an error")
+				t.Error("prove of an address without a VIP: error = nil, want an error")
 			}
 		})
 	}
@@ -124,8 +124,8 @@ func translated(t *testing.T, x *box) (n int) {
 	return 0
 }
 
-// TestListChanges makes changes of every kind. Afterwards the list must serve exactly the current
-// services.
+// TestListChanges makes changes of every kind. After each change, the list must serve exactly the
+// current services.
 func TestListChanges(t *testing.T) {
 	for _, b := range backends() {
 		t.Run(string(b), func(t *testing.T) {

@@ -72,13 +72,13 @@ func router(link netlink.Link, cidr, via string, mac net.HardwareAddr, dst *net.
 }
 
 // awaitGone waits until the kernel has removed a box's link, which happens some time after the box
-// has ended. This is the last step of the namespace's removal, which keeps a core busy.
+// has exited. This is the last step in removing the namespace, which keeps a core busy.
 func awaitGone(name string) error {
 	for range 6000 {
 		if _, err := netlink.LinkByName(name); errors.As(err, &netlink.LinkNotFoundError{}) {
 			return nil
 		}
-		time.Sleep(10 * time.Millisecond) // interval of polls
+		time.Sleep(10 * time.Millisecond) // poll interval
 	}
 	return fmt.Errorf("link %s has not gone: %w", name, unix.ETIMEDOUT)
 }

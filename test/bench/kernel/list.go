@@ -78,7 +78,7 @@ func (l *list) full(blocks bool) []byte {
 }
 
 // partial renders a change like kube-proxy: the complete chain of all services, and the chains of
-// changed services. The list gone contains the services whose chains are removed.
+// changed services. It removes the chains of the services in gone.
 func (l *list) partial(changed, gone []listed) []byte {
 	var b bytes.Buffer
 	b.WriteString("*nat\n:LIST-SERVICES - [0:0]\n")

@@ -51,7 +51,7 @@ func start(args []string) error {
 			return err
 		}
 	}
-	runtime.LockOSThread() // child processes end with the thread that started them
+	runtime.LockOSThread() // child processes are killed when the thread that started them exits
 	cmd, err := apart(ctx, senderRole, args...)
 	if err != nil {
 		return err

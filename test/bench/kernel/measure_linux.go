@@ -44,7 +44,7 @@ func run(ctx context.Context, b backend, rows []row, e effort, say func(format s
 	ctx, cancel := context.WithCancel(ctx)
 	out := samples{}
 	boxes := map[spec]*box{}
-	defer func() { // the next backend must not be measured while boxes of this backend end
+	defer func() { // the next backend must not be measured while this backend's boxes are being removed
 		cancel()
 		for _, x := range boxes {
 			_ = x.close() // killed
@@ -122,8 +122,7 @@ func lost() (sum uint64, err error) {
 	return sum, nil
 }
 
-// controlPlane measures the rows of a box except its packet costs. Afterwards the engine in the box
-// is stopped.
+// controlPlane measures a box's rows except its packet costs. Then it stops the engine in the box.
 func controlPlane(x *box, rows []row, e effort, load float64, out samples, say func(format string, args ...any)) error {
 	for _, r := range rows {
 		if r.box != x.spec || r.what.isPath() {
@@ -137,7 +136,7 @@ func controlPlane(x *box, rows []row, e effort, load float64, out samples, say f
 			continue
 		case endpointChanged, serviceAdded, serviceRemoved:
 			if times, q.Do = e.changes, "change"; x.spec.Layout == listLayout {
-				times = min(times, 3) // each change lasts seconds
+				times = min(times, 3) // each change takes seconds
 			}
 		case ruleCount:
 			q.Do = "rules"
@@ -160,7 +159,7 @@ func controlPlane(x *box, rows []row, e effort, load float64, out samples, say f
 	return err
 }
 
-// path is a row with the cost of first packets.
+// path is a row that measures the cost of first packets.
 type path struct {
 	row
 	box     *box
@@ -238,7 +237,7 @@ func prove(x *box, f *flood) error {
 	return nil
 }
 
-// flow sends packets through all paths in turn, and records the time of one packet in microseconds.
+// flow sends packets through all paths in turn, and records the time per packet in microseconds.
 // The value of a round is the lower quartile of its turns, because other work on the machine only
 // adds time. Turns are short, so other work affects all paths alike.
 func flow(ctx context.Context, paths []*path, e effort, out samples) error {
@@ -278,7 +277,7 @@ func flow(ctx context.Context, paths []*path, e effort, out samples) error {
 	return nil
 }
 
-// shoot sends a batch, and returns the time of one packet in microseconds.
+// shoot sends a batch, and returns the time per packet in microseconds.
 func (p *path) shoot() (float64, error) {
 	if _, err := p.flood.send(p.packets); err != nil { // the first batch is not counted, because the caches still hold another box's rules
 		return 0, err
@@ -312,7 +311,7 @@ func pinToCore() (home func(), err error) {
 	return func() {
 		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 0) // the thread has no more work
 		if err := unix.SchedSetaffinity(0, &before); err == nil {
-			runtime.UnlockOSThread() // if the priority can't be restored, the thread stays locked and ends with its goroutine
+			runtime.UnlockOSThread() // if the priority can't be restored, the thread stays locked and exits with its goroutine
 		}
 	}, nil
 }

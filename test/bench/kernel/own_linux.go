@@ -23,7 +23,7 @@ import (
 )
 
 // own runs iptables, nftables or ipvs mode as the daemon does: it compiles services, and an engine
-// applies them. Its times are from the engine's Set until the state is applied.
+// applies them. It measures the time from the engine's Set until the state is applied.
 type own struct {
 	backend   backend
 	spec      spec
@@ -154,7 +154,7 @@ func (o *own) wait(ctx context.Context, began time.Time) (time.Duration, error) 
 	}
 }
 
-// rest is longer than the engine's pause between changes, so a measured change does not wait.
+// rest is longer than the engine's pause between changes, so a measured change starts at once.
 const rest = 200 * time.Millisecond
 
 func (o *own) change(ctx context.Context, kind measure, n int) (time.Duration, error) {
@@ -174,7 +174,7 @@ func (o *own) change(ctx context.Context, kind measure, n int) (time.Duration, e
 	return o.publish(ctx)
 }
 
-// stop ends the engine, and leaves the applied state in place.
+// stop stops the engine, and leaves the applied state in place.
 func (o *own) stop() {
 	o.cancel()
 	o.running.Wait()

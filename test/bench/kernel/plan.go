@@ -28,9 +28,9 @@ const (
 
 	mapsLayout         layout = "maps"          // nftables mode's own table, without the guard
 	mapsCompleteLayout layout = "maps complete" // nftables mode with everything that the daemon keeps on a host
-	affinityLayout     layout = "affinity"      // the same, with affinity
-	rangesLayout       layout = "ranges"        // the same, with three source ranges
-	clampLayout        layout = "clamp"         // the same, with segments limited to the path's MTU
+	affinityLayout     layout = "affinity"      // maps complete with affinity
+	rangesLayout       layout = "ranges"        // maps complete with three source ranges
+	clampLayout        layout = "clamp"         // maps complete with segments limited to the path's MTU
 
 	ipvsLayout    layout = "ipvs"    // ipvs mode with everything that the daemon keeps on a host
 	ipvsadmLayout layout = "ipvsadm" // the same virtual servers, loaded by ipvsadm --restore
@@ -47,7 +47,8 @@ type spec struct {
 type measure string
 
 const (
-	// First packets go to random VIPs, to the last loaded VIP, or to addresses that are not VIPs.
+	// First packets are sent to random VIPs, to the last loaded VIP, or to addresses that are not
+	// VIPs.
 	anyVIP  measure = "any VIP"
 	lastVIP measure = "last VIP"
 	noVIP   measure = "no VIP"
@@ -68,10 +69,10 @@ const (
 // isPath reports whether m is a cost of first packets.
 func (m measure) isPath() bool { return m == anyVIP || m == lastVIP || m == noVIP }
 
-// isCount reports whether values are integers.
+// isCount reports whether m's values are integers.
 func (m measure) isCount() bool { return m == ruleCount }
 
-// unit returns the unit and the number of decimals of values.
+// unit returns the unit of m's values, and their number of decimals.
 func (m measure) unit() (name string, decimals int) {
 	switch m {
 	case anyVIP, lastVIP, noVIP:
@@ -121,7 +122,7 @@ func quickSizes() sizes {
 // oneRule is the name of the row with which first packets are compared.
 const oneRule = "one DNAT rule over ten endpoints"
 
-// plan returns the rows of a full run.
+// plan returns the rows of the complete table.
 func plan(s sizes) []row {
 	floor := spec{floorLayout, 1, 10}
 	rows := []row{{name: oneRule, box: floor, what: anyVIP, bar: oneRule}}
@@ -170,7 +171,7 @@ func plan(s sizes) []row {
 	return append(append(rows, control(s)...), mapsControl(s)...)
 }
 
-// mapsControl returns the rows of nftables mode's control plane.
+// mapsControl returns the rows for nftables mode's control plane.
 func mapsControl(s sizes) (rows []row) {
 	for i, n := range s.services {
 		complete, alone := spec{mapsCompleteLayout, n, s.endpoints}, spec{mapsLayout, n, s.endpoints}
@@ -196,8 +197,8 @@ func mapsControl(s sizes) (rows []row) {
 		row{name: "CPU while others add rules" + name, box: usual, what: disturbed, limits: [2]float64{0, 1}})
 }
 
-// ownPaths returns the rows of one of iptables mode's layouts. The limits apply to the usual number
-// of services.
+// ownPaths returns the rows for one of iptables mode's layouts. The limits apply to the usual
+// number of services.
 func ownPaths(s sizes, l layout, name string, limits [2]float64) []row {
 	var rows []row
 	for i, n := range s.services {
@@ -213,7 +214,7 @@ func ownPaths(s sizes, l layout, name string, limits [2]float64) []row {
 	return rows
 }
 
-// control returns the rows of the control plane.
+// control returns the rows for the control plane.
 func control(s sizes) (rows []row) {
 	for i, n := range s.services {
 		box := spec{completeLayout, n, s.endpoints}
@@ -250,7 +251,7 @@ func control(s sizes) (rows []row) {
 		row{name: fmt.Sprintf("CPU while others add rules, %s", group(usual.Services)), box: usual, what: disturbed, limits: [2]float64{1, 1}})
 }
 
-// chosen returns the rows whose names match, and the rows to which they are compared.
+// chosen returns the rows whose names match, and the rows with which they are compared.
 func chosen(rows []row, only *regexp.Regexp) []row {
 	want := map[string]bool{}
 	for i := len(rows) - 1; i >= 0; i-- { // a row is compared with an earlier one

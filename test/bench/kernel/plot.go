@@ -55,7 +55,6 @@ func bars(rows []row, all []figure) []bar {
 	return out
 }
 
-// plotTo writes the plot to a file.
 func plotTo(path string, rows []row, all []figure) error {
 	plotted := bars(rows, all)
 	if len(plotted) == 0 {
@@ -76,8 +75,8 @@ const (
 	plotTop    = 40
 )
 
-// writePlot writes the bars as an SVG image. It draws its own background, so it can be read on dark
-// pages too.
+// writePlot writes the bars as an SVG image. The image has its own background, so it is also
+// readable on dark pages.
 func writePlot(s *strings.Builder, title string, all []bar) {
 	longest := slices.MaxFunc(all, func(a, b bar) int { return cmp.Compare(a.value, b.value) }).value
 	height := plotTop + len(all)*barPitch + 8
@@ -94,7 +93,7 @@ func writePlot(s *strings.Builder, title string, all []bar) {
 	s.WriteString("</svg>\n")
 }
 
-// escaped returns text for XML.
+// escaped escapes text for XML.
 func escaped(text string) string {
 	var s strings.Builder
 	_ = xml.EscapeText(&s, []byte(text)) // a builder does not fail

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestPlot plots a full plan in which each row took as many microseconds as its number. The image
-// must be XML with one labelled bar for each layout and backend, the shortest first.
+// TestPlot plots a full plan in which each row's value in microseconds is its number. The image
+// must be XML with one labelled bar for each layout and backend, shortest first.
 func TestPlot(t *testing.T) {
 	rows := plan(fullSizes())
 	var all []figure

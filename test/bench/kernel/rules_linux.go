@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// restore passes text to the backend's iptables-restore, and returns its duration.
+// restore passes text to the backend's iptables-restore, and returns how long that took.
 func restore(ctx context.Context, b backend, text []byte) (time.Duration, error) {
 	cmd := exec.CommandContext(ctx, fmt.Sprintf("iptables-%s-restore", b), "--noflush", "--wait")
 	cmd.Stdin = bytes.NewReader(text)
@@ -45,18 +45,18 @@ func countRules(ctx context.Context, b backend) (n int, err error) {
 	return n, cmd.Wait()
 }
 
-// subject is the content of a box: it loads and changes rules.
+// subject is a box's content. It loads and changes rules.
 type subject interface {
-	// load creates the content, and returns the duration.
+	// load creates the content, and returns how long that took.
 	load(ctx context.Context) (time.Duration, error)
-	// change makes the n-th change of a kind, n from 0, and returns the duration.
+	// change makes the n-th change of a kind, counted from 0, and returns how long that took.
 	change(ctx context.Context, kind measure, n int) (time.Duration, error)
-	// stop ends background work, and leaves the rules in place.
+	// stop stops background work, and leaves the rules in place.
 	stop()
 }
 
 // floor is a host with one DNAT rule that chooses an endpoint. With several endpoints, most packets
-// need a lookup of their route; with one, the kernel would reuse the route of the previous packet.
+// need a route lookup. With one endpoint, the kernel would reuse the previous packet's route.
 type floor struct {
 	backend   backend
 	endpoints int

@@ -19,8 +19,8 @@ const (
 // changedEndpoints is the number of the first endpoint that changes add.
 const changedEndpoints = 1 << 22
 
-// vips returns the VIPs of n services. They are the same in every process, and the first n VIPs of
-// a longer list equal vips(n).
+// vips returns the VIPs of n services. Every process gets the same VIPs, and a longer list starts
+// with vips(n).
 func vips(n int) []netip.Addr {
 	all := rand.New(rand.NewPCG(10_96, 12)).Perm(1 << vipBits)
 	out := make([]netip.Addr, n)

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// samples has the values of one backend's rows, by name, in the order of rounds.
+// samples maps the names of one backend's rows to their values, one value per round.
 type samples map[string][]float64
 
-// figure is one cell of the table: a row's result in one backend.
+// figure is a cell of the table: a row's result for one backend.
 type figure struct {
 	Row     string
 	Backend backend
@@ -27,7 +27,7 @@ type figure struct {
 	Within bool
 }
 
-// figures computes the rows of one backend. It omits rows without samples.
+// figures computes one backend's figures. It omits rows without samples.
 func figures(rows []row, b backend, all samples) (out []figure) {
 	for _, r := range rows {
 		values := all[r.name]

@@ -13,9 +13,9 @@ import (
 // settling is the pause before CPU time is measured.
 const settling = 3 * time.Second
 
-// use returns the CPU time of the box's process and its ended children over some time, in percent
-// of one core. For the measure disturbed, another process adds a rule every 100 ms during this
-// time.
+// use returns the CPU time that the box's process and its exited children use during over, in
+// percent of one core. For the measure disturbed, another process adds a rule every 100 ms during
+// that time.
 func (h *host) use(ctx context.Context, what measure, over time.Duration) (float64, error) {
 	if what == disturbed {
 		ctx, cancel := context.WithCancel(ctx)
@@ -29,8 +29,8 @@ func (h *host) use(ctx context.Context, what measure, over time.Duration) (float
 			_ = stranger.Wait()
 		}()
 	}
-	runtime.GC()         // collecting garbage of the load is not part of the idle costs
-	time.Sleep(settling) // the load is not measured
+	runtime.GC()         // collecting the load's garbage is not part of the idle costs
+	time.Sleep(settling) // don't measure the load
 	began := time.Now()
 	before, err := cpuTime()
 	if err != nil {
