@@ -29,7 +29,6 @@ func main() {
 	os.Exit(status)
 }
 
-// run runs the program, and returns its exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o, command, err := parse(args, stderr)
 	switch {
@@ -51,7 +50,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 125
 }
 
-// parse reads the command line, and prints mistakes.
+// parse reads the command line, and prints its mistakes to stderr.
 func parse(args []string, stderr io.Writer) (vm.Options, []string, error) {
 	var o vm.Options
 	flags := flag.NewFlagSet("guest", flag.ContinueOnError)

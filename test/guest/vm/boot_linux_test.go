@@ -80,7 +80,7 @@ exit 7`
 		t.Logf("output of the guest:\n%s", out.String())
 	}
 	if _, err := os.Stat(filepath.Join(lost, "file")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("reading a file that was written outside the writable folder: error = %v, want an error that it does not exist", err)
+		t.Errorf("file written outside the writable folder: error = %v, want an error that it does not exist", err)
 	}
 	if text, err := os.ReadFile(filepath.Join(kept, "file")); err != nil || string(text) != "kept\n" {
 		t.Errorf("file in the writable folder = %q, error = %v, want the written text", text, err)
@@ -88,7 +88,7 @@ exit 7`
 }
 
 // TestTheLimitEndsAGuest sets a limit so short that it may expire during the boot. The guest must
-// end, and leave no files.
+// stop, and leave no files.
 func TestTheLimitEndsAGuest(t *testing.T) {
 	needGuest(t)
 	t.Setenv("TMPDIR", t.TempDir())
@@ -105,7 +105,7 @@ func TestTheLimitEndsAGuest(t *testing.T) {
 }
 
 // TestAFailingBootShowsTheConsole boots with an invalid initial file system. The error must contain
-// the output of the console.
+// the console's output.
 func TestAFailingBootShowsTheConsole(t *testing.T) {
 	needGuest(t)
 	dir, err := cacheDir()

@@ -28,8 +28,8 @@ type cache struct {
 	log    func(format string, args ...any)
 }
 
-// unfinished is the prefix of directories that are being created, or that a killed process has left
-// incomplete.
+// unfinished is the name prefix of directories that are being created, or that a killed process
+// left incomplete.
 const unfinished = "unfinished-"
 
 // lockName is the name of lock files. A process that changes the cache holds the cache's lock, and

@@ -91,7 +91,7 @@ func TestAHalfMadeKernelIsNotUsed(t *testing.T) {
 	defer release()
 	wantComplete(t, folder, "linux_1")
 	if got := c.folders(); !slices.Equal(got, []string{"linux_1"}) {
-		t.Errorf("folders of the cache = %q, want only the kernel", got)
+		t.Errorf("cached folders = %q, want only the kernel", got)
 	}
 }
 
@@ -107,7 +107,7 @@ func TestANewKernelReplacesTheOldOnceNobodyUsesIt(t *testing.T) {
 		}
 		wantComplete(t, folder, s.latest)
 		if got := c.folders(); !slices.Equal(got, want) {
-			t.Errorf("folders of the cache with %s = %q, want %q", s.latest, got, want)
+			t.Errorf("cached folders with %s = %q, want %q", s.latest, got, want)
 		}
 		if i == 0 {
 			release = done // a guest still uses the first kernel while the second is added
@@ -157,6 +157,6 @@ func TestWaitingForTheCacheEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, _, err := c.kernel(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("locked cache: error = %v, want the error of the deadline", err)
+		t.Errorf("locked cache: error = %v, want a deadline error", err)
 	}
 }

@@ -36,8 +36,7 @@ func askApt(ctx context.Context) (string, error) {
 	return parseDepends(out)
 }
 
-// parseDepends finds "linux-image-6.1.0-56-amd64 (= 6.1.192-2)" in the description of the meta
-// package.
+// parseDepends finds "linux-image-6.1.0-56-amd64 (= 6.1.192-2)" in the metapackage's description.
 func parseDepends(text string) (string, error) {
 	for line := range strings.Lines(text) {
 		depends, ok := strings.CutPrefix(line, "Depends:")
@@ -93,7 +92,7 @@ func (debian) unpack(ctx context.Context, name, into string) error {
 	return os.RemoveAll(work)
 }
 
-// prune removes drivers of hardware that the guest does not have. They are nine tenths of a kernel
+// prune removes drivers for hardware that the guest does not have. They are nine tenths of a kernel
 // package.
 func prune(modules string) error {
 	for _, kind := range []string{"drivers", "drivers/net", "."} {

@@ -51,7 +51,7 @@ func initramfs(ctx context.Context, k kernel) ([]byte, error) {
 	return a.end(), nil
 }
 
-// kernel is an unpacked kernel of the cache.
+// kernel is an unpacked kernel in the cache.
 type kernel struct{ folder, release string }
 
 func openKernel(folder string) (kernel, error) {
@@ -113,7 +113,7 @@ func (k kernel) closure(names ...string) ([]string, error) {
 	return files, nil
 }
 
-// moduleOf returns the module name of a file: 9p for kernel/fs/9p/9p.ko.xz.
+// moduleOf returns a file's module name: 9p for kernel/fs/9p/9p.ko.xz.
 func moduleOf(file string) string {
 	name, _, _ := strings.Cut(path.Base(file), ".ko")
 	return strings.ReplaceAll(name, "-", "_")
@@ -151,7 +151,7 @@ func (a *archive) add(name string, mode int, content []byte) {
 	a.pad()
 }
 
-// trailer is the name that ends an archive.
+// trailer is the name of an archive's last entry.
 const trailer = "TRAILER!!!"
 
 func (a *archive) pad() { a.Write(make([]byte, -a.Len()&3)) }

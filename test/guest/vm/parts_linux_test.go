@@ -102,7 +102,7 @@ func TestTheTrialOfKVMIsRememberedUntilTheNextBoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, ok := recall(path, "boot 1\n"); ok {
-		t.Error("recall of half an answer = true, want false")
+		t.Error("recall of a truncated result = true, want false")
 	}
 }
 

@@ -19,15 +19,15 @@ import (
 	"time"
 )
 
-// endLimit is the maximum time for a guest to switch off after its command has ended.
+// endLimit is how long a guest may take to switch off after its command has exited.
 const endLimit = 5 * time.Minute
 
-// CacheVar is an environment variable with the directory of kernels, instead of vipd-guest in the
-// user's cache directory.
+// CacheVar is an environment variable with the directory for kernels. The default is vipd-guest in
+// the user's cache directory.
 const CacheVar = "VIPD_GUEST_CACHE"
 
 // Run boots a guest, runs the command in it, and returns its exit status. It returns an error if
-// the guest did not boot, ended before the command, or reached its limit (ErrLimit).
+// the guest did not boot, stopped before the command exited, or reached its limit (ErrLimit).
 func Run(ctx context.Context, o Options, command ...string) (int, error) {
 	if err := Missing(); err != nil {
 		return 0, err
@@ -98,7 +98,7 @@ func cacheDir() (string, error) {
 	return filepath.Join(dir, "vipd-guest"), nil
 }
 
-// machine is a guest. Its job directory has its input and its console.
+// machine is a guest. Its job directory contains its input and its console output.
 type machine struct {
 	kernel  kernel
 	image   string // the image to boot, if not the kernel's vmlinuz
@@ -110,7 +110,7 @@ type machine struct {
 func (m machine) initrd() string  { return filepath.Join(m.job, "initrd") }
 func (m machine) console() string { return filepath.Join(m.job, "console") }
 
-// args returns the command line of qemu. The descriptors 3, 4 and 5 receive stdout, stderr and the
+// args returns qemu's command line. The descriptors 3, 4 and 5 receive stdout, stderr and the
 // command's progress.
 func (m machine) args() []string {
 	accelerator, parameter := emulated(m.counted())
@@ -173,8 +173,9 @@ func (m machine) base(parameter string) []string {
 // comma escapes a value for qemu's options.
 func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
-// command returns qemu's command, which ends with ctx and with this process. If allowed, qemu gets
-// a higher priority, because it is a single busy thread, and the other tests finish before it.
+// command returns qemu's command. qemu is killed when ctx is done or this process dies. If
+// permitted, qemu gets a higher priority, because it is a single busy thread, and the other tests
+// finish before it.
 func (m machine) command(ctx context.Context, args []string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, qemu, args...)
 	if os.Geteuid() == 0 {
@@ -185,7 +186,7 @@ func (m machine) command(ctx context.Context, args []string) *exec.Cmd {
 }
 
 func (m machine) run(ctx context.Context) (int, error) {
-	runtime.LockOSThread() // Pdeathsig is sent when the forking thread ends
+	runtime.LockOSThread() // Pdeathsig is sent when the forking thread exits
 	defer runtime.UnlockOSThread()
 	ctx, cancel := context.WithTimeoutCause(ctx, m.options.Limit, ErrLimit)
 	defer cancel()
@@ -232,7 +233,7 @@ func (m machine) run(ctx context.Context) (int, error) {
 }
 
 // follow reads the command's progress from the start script, and returns its exit status, or -1 if
-// the command has not ended.
+// the command has not exited.
 func follow(r io.Reader, ended func()) int {
 	status := -1
 	for lines := bufio.NewScanner(r); lines.Scan(); {
@@ -246,7 +247,7 @@ func follow(r io.Reader, ended func()) int {
 	return status
 }
 
-// failureText returns qemu's messages and the end of the console of a failed guest.
+// failureText returns qemu's messages, and the end of a failed guest's console output.
 func (m machine) failureText(words string) string {
 	if words = strings.TrimSpace(words); words != "" {
 		words = "\n" + words

@@ -10,7 +10,7 @@ import (
 )
 
 // startScript returns the script that the guest's first process runs once it can read the host's
-// files. The script sets up an ordinary machine, runs the command, reports its end, and switches
+// files. The script sets up an ordinary machine, runs the command, reports its exit, and switches
 // off. The ports are in the order of machine.args.
 func (m machine) startScript(command []string) string {
 	var b strings.Builder

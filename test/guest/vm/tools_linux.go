@@ -86,7 +86,7 @@ func tool(name string) (string, error) {
 	return path, err
 }
 
-// output runs a tool in a directory and returns its output, in English; an error has its last
+// output runs a tool in a directory, and returns its output in English. An error contains the last
 // lines.
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
 	path, err := tool(name)

@@ -12,7 +12,7 @@ const GuestVar = "VIPD_GUEST"
 // TapMAC is the MAC of a guest's eth0.
 const TapMAC = "02:76:69:70:64:01"
 
-// ErrLimit is the error of a guest that the time limit ended.
+// ErrLimit is the error for a guest that was stopped at its time limit.
 var ErrLimit = errors.New("the guest has reached its time limit")
 
 // Options configures a guest. The zero value is usable.
@@ -20,11 +20,11 @@ type Options struct {
 	// Memory is the guest's memory in MiB. 0 means 2048. The host allocates only memory that the
 	// guest uses.
 	Memory int
-	// CPUs is the number of CPUs. 0 means 1. With several CPUs an emulated guest may exceed time
-	// limits, see the package's comment.
+	// CPUs is the number of CPUs. 0 means 1. With several CPUs, an emulated guest may exceed time
+	// limits; see the package's comment.
 	CPUs int
-	// Limit is the maximum time for boot and command. 0 means 30 minutes. At a load of 22, a boot
-	// that usually lasts 10 seconds took more than five minutes.
+	// Limit is how long the boot and the command may take. 0 means 30 minutes. At a load of 22, a
+	// boot that usually lasts 10 seconds took more than five minutes.
 	Limit time.Duration
 	// Writable is a directory whose files the guest may change permanently. "" means none.
 	Writable string
@@ -36,9 +36,9 @@ type Options struct {
 	// Monitor is the path of a socket on which qemu speaks QMP, to stop and continue the guest. ""
 	// means none.
 	Monitor string
-	// Dir is the directory in which the command starts. "" means the current one.
+	// Dir is the directory in which the command starts. "" means the current directory.
 	Dir string
-	// Env has further variables, as NAME=VALUE, in addition to this process's environment.
+	// Env has additional variables, as NAME=VALUE, for the command's environment.
 	Env []string
 	// Stdout and Stderr receive the command's output as it is written. nil discards it.
 	Stdout, Stderr io.Writer
