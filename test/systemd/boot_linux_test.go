@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// setting matches a line that has an effect once its # is removed.
+// setting matches a commented-out setting.
 var setting = regexp.MustCompile(`(?m)^#([a-z_-]\S*( = \S+)?)$`)
 
 // active returns a copy of a file in which everything is uncommented.
@@ -28,7 +28,7 @@ func active(t *testing.T, file string) (path, text string) {
 	return path, text
 }
 
-// lines returns the lines of a text that have an effect.
+// lines returns a text's lines except comments and blank lines.
 func lines(text string) []string {
 	var all []string
 	for line := range strings.Lines(text) {
@@ -39,7 +39,7 @@ func lines(text string) []string {
 	return all
 }
 
-// TestNothingIsActive reads the installed files. The files must load no module and set no sysctl,
+// TestNothingIsActive reads the installed files. They must not load a module or set a sysctl,
 // because most hosts don't use ipvs mode.
 func TestNothingIsActive(t *testing.T) {
 	for _, file := range []string{"../../systemd/modules-load.d/vipd.conf", "../../systemd/sysctl.d/vipd.conf"} {
@@ -53,7 +53,7 @@ func TestNothingIsActive(t *testing.T) {
 }
 
 // TestModuleOptions passes the options to modprobe. modprobe must accept the options, and they must
-// only concern ip_vs.
+// apply only to ip_vs.
 func TestModuleOptions(t *testing.T) {
 	lab.Need(t, "modprobe")
 	out, err := exec.Command("modprobe", "-C", "../../systemd/modprobe.d", "-c").Output()

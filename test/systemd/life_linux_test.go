@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// check is the program of a health check: it passes if it runs as nobody.
+// check is a health check's program. It passes if it runs as the user nobody.
 const check = "#!/bin/sh\n[ \"$(id -un)\" = nobody ] && [ \"$(id -u)\" -gt 0 ] && echo \"I am $(id -un)\"\n"
 
 // logHook is a hook that logs its user and its input.
@@ -71,7 +71,6 @@ func config(settings string, services ...string) string {
 	return settings + "\n" + strings.Join(services, "\n")
 }
 
-// configure replaces the configuration.
 func (g *gateway) configure(text string) {
 	g.t.Helper()
 	if err := os.WriteFile(g.path("/etc/vipd/vipd.toml"), []byte(text), 0o644); err != nil {
@@ -143,14 +142,14 @@ func echoes(t *testing.T, c net.Conn) {
 	got := make([]byte, len(line))
 	_ = c.SetDeadline(time.Now().Add(wait.Bound(0)))
 	if _, err := c.Write([]byte(line)); err != nil {
-		t.Errorf("error on the open connection = %v, want none", err)
+		t.Errorf("open connection: error = %v, want none", err)
 	} else if _, err := io.ReadFull(c, got); err != nil || string(got) != line {
-		t.Errorf("echo on the open connection = %q, %v; want %q", got, err, line)
+		t.Errorf("open connection: echo = %q, %v; want %q", got, err, line)
 	}
 }
 
-// TestUnitLife boots a machine, and follows the section Install of README.md. The installed unit
-// must work in each mode of this kernel, and survive faults.
+// TestUnitLife boots a machine, and follows README.md's section Install. The installed unit must
+// work in each mode that this kernel supports, and survive faults.
 func TestUnitLife(t *testing.T) {
 	g := newGateway(t, fromTree, map[string]string{
 		"etc/group": read(t, "/etc/group") + "vipd:x:4711:\n",
@@ -188,9 +187,9 @@ func (g *gateway) inSubtest(t *testing.T) *gateway {
 	return &gateway{&m, g.client}
 }
 
-// TestIPVSUnitLife starts, restarts, stops and cleans up the unit in ipvs mode, with the files for
-// modules and sysctls in use. The machine is slow, so TestUnitLife has the cases that don't depend
-// on the mode.
+// TestIPVSUnitLife starts, restarts, stops and cleans up the unit in ipvs mode, with the module and
+// sysctl files active. The machine is slow, so TestUnitLife has the cases that don't depend on the
+// mode.
 func TestIPVSUnitLife(t *testing.T) {
 	lab.NeedIPVS(t)
 	_, modules := active(t, "../../systemd/modules-load.d/vipd.conf")
@@ -222,7 +221,7 @@ func TestIPVSUnitLife(t *testing.T) {
 	g.cleanedUp()
 }
 
-// life describes how the test of a unit depends on the mode.
+// life describes how the unit's behavior depends on the mode.
 type life struct {
 	name, mode, settings string
 	// keeps reports whether traffic continues without vipd.
@@ -289,7 +288,7 @@ func (g *gateway) live(l life) {
 			t.Errorf("served clients = %d, want at least 20", n)
 		}
 	} else if out := g.run("ip address"); strings.Contains(out, "10.96.0.10/") {
-		t.Errorf("addresses after userspace mode has stopped =\n%s\nwant no VIP", out)
+		t.Errorf("after a stop in userspace mode: addresses =\n%s\nwant no VIP", out)
 	}
 	g.cleanedUp()
 }
@@ -333,13 +332,13 @@ func (g *gateway) killed() {
 	})
 }
 
-// reload reloads the unit, first with a mistake in the configuration and then without it.
+// reload reloads the unit, first with a mistake in the configuration, and then without the mistake.
 func (g *gateway) reload(old, good string) {
 	t := g.t
 	t.Helper()
 	g.configure(old + "\n[services.bad]\nvips = [\"10.96.0.300\"]\n")
 	if out, err := g.try("systemctl reload vipd"); err == nil {
-		t.Errorf("reload of a broken configuration = nil, want an error\n%s", out)
+		t.Errorf("broken configuration: reload = nil, want an error\n%s", out)
 	}
 	if got := g.property("ActiveState"); got != "active" {
 		t.Errorf("unit with a broken configuration: state = %s, want active", got)
@@ -390,11 +389,11 @@ func (g *gateway) sandbox() {
 		g.t.Errorf("warnings in the journal =\n%s\nwant none", out)
 	}
 	if out := g.run("journalctl --no-pager -p warning -t systemd"); strings.Contains(out, "vipd.service:") {
-		g.t.Errorf("warnings of systemd about the unit =\n%s\nwant none", out)
+		g.t.Errorf("systemd's warnings about the unit =\n%s\nwant none", out)
 	}
 }
 
-// socket checks that the group vipd may use the API, and others may not.
+// socket checks that members of the group vipd may use the API, and that other users may not.
 func (g *gateway) socket() {
 	g.t.Helper()
 	if out, err := g.try("setpriv --reuid=65534 --regid=65534 --groups=4711 vipctl status"); err != nil {
@@ -405,7 +404,7 @@ func (g *gateway) socket() {
 	}
 }
 
-// readmeBlock returns the lines of README.md's block that is marked with a word.
+// readmeBlock returns the lines of README.md's block for word.
 func readmeBlock(t *testing.T, word string) []string {
 	t.Helper()
 	_, rest, ok := strings.Cut(read(t, "../../README.md"), "```sh "+word+"\n")

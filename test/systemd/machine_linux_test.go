@@ -28,8 +28,8 @@ type machine struct {
 	pid int
 }
 
-// newMachine boots systemd with the files that install creates, and with additional files. The map
-// files has their contents by path.
+// newMachine boots systemd with the files that install creates, and with additional files. The keys
+// of files are paths, and the values are contents.
 func newMachine(t *testing.T, ns *lab.NS, install func(t *testing.T, to string), files map[string]string) *machine {
 	t.Helper()
 	lab.Need(t, "systemctl", "nsenter", "setpriv", "unshare", "make")
@@ -61,7 +61,7 @@ func newMachine(t *testing.T, ns *lab.NS, install func(t *testing.T, to string),
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // an init's end also ends its namespaces
+		_ = cmd.Process.Kill() // killing an init also ends its namespaces
 		<-ended
 	})
 	m := &machine{t, ns, cmd.Process.Pid}
@@ -79,7 +79,7 @@ func newMachine(t *testing.T, ns *lab.NS, install func(t *testing.T, to string),
 	return m
 }
 
-// fromTree follows the section Install of README.md, with programs that are already built.
+// fromTree follows README.md's section Install, with programs that are already built.
 func fromTree(t *testing.T, to string) {
 	t.Helper()
 	top, err := filepath.Abs("../..")
@@ -108,8 +108,8 @@ func fromTree(t *testing.T, to string) {
 	}
 }
 
-// writeFile writes a file. It is executable if it starts like a program, and a link if it is "->
-// TARGET".
+// writeFile writes a file. It makes the file executable if the text starts like a program, and
+// creates a link if the text is "-> TARGET".
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -130,8 +130,8 @@ func writeFile(t *testing.T, path, text string) {
 	}
 }
 
-// newGroup creates a control group for a systemd, and removes it with the test. In a lab the mount
-// is not visible outside.
+// newGroup creates a control group for a systemd, and removes it when the test ends. In a lab, the
+// mount is not visible outside.
 func newGroup(t *testing.T) string {
 	t.Helper()
 	top := t.TempDir()
@@ -153,7 +153,7 @@ func newGroup(t *testing.T) string {
 	return group
 }
 
-// own returns this process's control group, relative to the mount of cgroup2.
+// own returns this process's control group, relative to cgroup2's mount point.
 func own(t *testing.T) string {
 	t.Helper()
 	for line := range strings.Lines(read(t, "/proc/self/cgroup")) {
@@ -165,8 +165,8 @@ func own(t *testing.T) string {
 	return ""
 }
 
-// removed removes a control group and its children, the deepest first, and reports whether the
-// group no longer exists. Groups whose processes have not ended yet stay.
+// removed removes a control group and its children, deepest first, and reports whether the group no
+// longer exists. Groups whose processes have not exited yet are not removed.
 func removed(group string) bool {
 	entries, _ := os.ReadDir(group)
 	for _, e := range entries {
@@ -188,13 +188,12 @@ func (m *machine) command(script string) *exec.Cmd {
 		"bash", "-euo", "pipefail", "-c", "sudo() { \"$@\"; }\n"+script)
 }
 
-// try runs a script, and returns its output.
 func (m *machine) try(script string) (string, error) {
 	out, err := m.command(script).CombinedOutput()
 	return string(out), err
 }
 
-// run is try for a script that must succeed.
+// run is like try, but fails the test if the script fails.
 func (m *machine) run(script string) string {
 	m.t.Helper()
 	out, err := m.try(script)

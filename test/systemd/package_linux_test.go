@@ -45,8 +45,8 @@ func TestPackages(t *testing.T) {
 	})
 }
 
-// packaged runs a package's lifecycle with its manager's commands. Upgrades and downgrades must
-// lose no connection, and a removal must leave nothing in the kernel.
+// packaged runs a package's lifecycle with its manager's commands. Upgrades and downgrades must not
+// lose a connection, and a removal must leave nothing in the kernel.
 func (g *gateway) packaged(mode, install, upgrade, remove string) {
 	t := g.t
 	t.Helper()
@@ -88,7 +88,7 @@ func (g *gateway) packaged(mode, install, upgrade, remove string) {
 	}
 }
 
-// owned upgrades the package on an owner of VIPs, which must own them again.
+// owned upgrades the package on a host that owns VIPs. The host must own them again.
 func (g *gateway) owned(install, upgrade, remove string) {
 	t := g.t
 	t.Helper()
@@ -96,7 +96,7 @@ func (g *gateway) owned(install, upgrade, remove string) {
 	const vip, owner = "10.1.0.100", "systemctl show vipd-owner --value -p MainPID"
 	g.run(install)
 	if pid := strings.TrimSpace(g.run(owner)); pid != "0" {
-		t.Errorf("process of vipd-owner after the installation = %s, want 0", pid)
+		t.Errorf("after the installation: vipd-owner's process ID = %s, want 0", pid)
 	}
 	g.run("systemd-run --quiet --unit=members --service-type=notify -p StateDirectory=etcd -- etcd --data-dir /var/lib/etcd/data")
 	g.configure("mode = \"nftables\"\n[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [\"http://127.0.0.1:2379\"]\n[ownership]\nenabled = true\n" +
@@ -106,7 +106,7 @@ func (g *gateway) owned(install, upgrade, remove string) {
 	before := g.run(owner)
 	g.run(upgrade)
 	if after := g.run(owner); after == before || strings.TrimSpace(after) == "0" {
-		t.Errorf("process of vipd-owner after the upgrade = %s, want another process than %s", after, before)
+		t.Errorf("after the upgrade: vipd-owner's process ID = %s, want one other than %s", after, before)
 	}
 	g.serves(vip)
 	g.run(remove + "; systemctl stop members")

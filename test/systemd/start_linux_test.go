@@ -26,12 +26,12 @@ func (g *gateway) booted() {
 	start := g.when("vipd", "ExecMainStartTimestampMonotonic")
 	for _, before := range []string{"network-slow", "nftables"} {
 		if ended := g.when(before, "ExecMainExitTimestampMonotonic"); ended == 0 || ended > start {
-			t.Errorf("vipd started at %d µs, and %s ended at %d µs; want the start after that end", start, before, ended)
+			t.Errorf("vipd started at %d µs, and %s exited at %d µs; want vipd to start later", start, before, ended)
 		}
 	}
 }
 
-// when returns a time of a unit from systemd, in microseconds.
+// when returns a unit's timestamp from systemd, in microseconds.
 func (g *gateway) when(unit, property string) int {
 	g.t.Helper()
 	n, err := strconv.Atoi(strings.TrimSpace(g.run("systemctl show --value -p " + property + " " + unit)))
@@ -41,8 +41,8 @@ func (g *gateway) when(unit, property string) int {
 	return n
 }
 
-// broken starts the unit with an unusable configuration. The start must not be retried. The status
-// must name the mistake, and a fixed file must start.
+// broken starts the unit with an unusable configuration. systemd must not retry the start. The
+// status must name the mistake. With a fixed file, the unit must start.
 func (g *gateway) broken() {
 	t := g.t
 	g.run("systemctl stop vipd")
@@ -65,8 +65,8 @@ func (g *gateway) broken() {
 	g.run("systemctl start vipd; systemctl stop vipd")
 }
 
-// strict starts the unit in a mode that is not usable. The start must be retried a few times, and
-// then the unit must fail. The installed unit retries more often and with longer pauses.
+// strict starts the unit in a mode that is not usable. systemd must retry the start a few times,
+// and then the unit must fail. The installed unit has more retries and longer pauses.
 func (g *gateway) strict() {
 	t := g.t
 	g.configure("mode = \"iptables\"\nstrict_mode = true\n")
@@ -96,7 +96,7 @@ func (g *gateway) dropIn(text string) (back func()) {
 }
 
 // watchdog checks that vipd feeds systemd's watchdog, and that systemd kills and restarts a vipd
-// that hangs. The watchdog's times are shortened for the test.
+// that hangs. The test shortens the watchdog's timeout.
 func (g *gateway) watchdog() {
 	t := g.t
 	g.run("systemctl stop vipd")
@@ -118,7 +118,7 @@ func (g *gateway) watchdog() {
 	})
 }
 
-// etcd checks that the client of etcd works in the unit, and that vipd's state outlives a restart
+// etcd checks that the etcd client works in the unit, and that vipd's state survives a restart
 // without etcd.
 func (g *gateway) etcd() {
 	t := g.t
@@ -153,7 +153,7 @@ func (g *gateway) owns() {
 	g.run("systemctl stop vipd-owner")
 	if c, err := g.dialWithin(vip, wait.Scaled(300*time.Millisecond)); err == nil {
 		_ = c.Close()
-		t.Error("VIP answers after the owner has ended = true, want false")
+		t.Error("VIP still answers after the owner has exited")
 	}
 	for line := range strings.Lines(g.run("journalctl --no-pager -p warning -u vipd-owner")) {
 		if strings.Contains(line, "vipd[") && !strings.Contains(line, "etcd is unreachable: no VIP") { // a busy machine may lose etcd for seconds

@@ -29,7 +29,7 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// TestEtcdUnits runs systemd-analyze on the units of examples/etcd.
+// TestEtcdUnits runs systemd-analyze on the units in examples/etcd.
 func TestEtcdUnits(t *testing.T) {
 	lab.Need(t, "systemd-analyze", "etcd")
 	folder := t.TempDir()
