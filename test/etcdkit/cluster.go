@@ -22,7 +22,7 @@ import (
 	"vipd/test/wait"
 )
 
-// Options configures etcd for a test. The zero value is a single member without TLS and users.
+// Options configures etcd for a test. The zero value means a single member without TLS and users.
 type Options struct {
 	// Members is the number of members. Default 1.
 	Members int
@@ -168,7 +168,7 @@ func (c *Cluster) serves(m *Member) bool {
 	return err == nil && status.Leader != 0
 }
 
-// Client returns a client with all rights, until the end of the test.
+// Client returns a client with all permissions. It is closed when the test ends.
 func (c *Cluster) Client() *clientv3.Client {
 	c.t.Helper()
 	client := c.root()
@@ -176,7 +176,7 @@ func (c *Cluster) Client() *clientv3.Client {
 	return client
 }
 
-// root returns a client with all rights.
+// root returns a client with all permissions, which the caller must close.
 func (c *Cluster) root() *clientv3.Client {
 	c.t.Helper()
 	if c.password == "" {
@@ -210,7 +210,7 @@ func (c *Cluster) connect(endpoint, user, password string) (*clientv3.Client, er
 }
 
 func closeClient(client *clientv3.Client) {
-	_ = client.Close() // the server may have ended
+	_ = client.Close() // the server may have exited
 }
 
 // do runs one operation as root, and fails the test if it does not succeed in time.
@@ -238,15 +238,15 @@ func retryUntilDone(ctx context.Context, done error, do func() error) error {
 		if !ok || e.Code() != codes.Unavailable || ctx.Err() != nil {
 			return err
 		}
-		time.Sleep(50 * time.Millisecond) // interval of attempts
+		time.Sleep(50 * time.Millisecond) // retry interval
 	}
 }
 
-// User is a user of etcd, with its rights.
+// User is an etcd user and its permissions.
 type User struct {
 	Name, Password string
-	// Read and Write are folders, which end in /, or single keys. A right to write includes the
-	// right to read.
+	// Read and Write are folders, which end in /, or single keys. Write permission includes read
+	// permission.
 	Read, Write []string
 }
 
@@ -278,7 +278,7 @@ func addUser(ctx context.Context, client *clientv3.Client, u User) error {
 	return err
 }
 
-// grant gives a role a right to a folder or a key.
+// grant gives a role a permission for a folder or a key.
 func grant(ctx context.Context, client *clientv3.Client, role, key string, kind clientv3.PermissionType) error {
 	return retryUntilDone(ctx, nil, func() error {
 		_, err := client.RoleGrantPermission(ctx, role, key, end(key), kind)
@@ -286,7 +286,7 @@ func grant(ctx context.Context, client *clientv3.Client, role, key string, kind 
 	})
 }
 
-// end returns the end of the key range of a folder, or "" for a single key.
+// end returns the end of a folder's key range, or "" for a single key.
 func end(key string) string {
 	if strings.HasSuffix(key, "/") {
 		return clientv3.GetPrefixRangeEnd(key)
@@ -294,7 +294,7 @@ func end(key string) string {
 	return ""
 }
 
-// Grant gives a user of EnableAuth the right to read another folder, which ends in /, or another
+// Grant permits a user that EnableAuth created to read another folder, which ends in /, or another
 // key.
 func (c *Cluster) Grant(user, key string) {
 	c.t.Helper()
@@ -303,7 +303,7 @@ func (c *Cluster) Grant(user, key string) {
 	})
 }
 
-// Revoke revokes a right that was given by Grant.
+// Revoke revokes a permission that Grant gave.
 func (c *Cluster) Revoke(user, key string) {
 	c.t.Helper()
 	c.do("revoking a right", func(ctx context.Context, client *clientv3.Client) error {

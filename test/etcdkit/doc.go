@@ -5,6 +5,6 @@
 //	client := c.Client()
 //	c.Members[0].Kill()
 //
-// Everything ends with the test. On a machine without etcd, the test is skipped with that reason. A
-// Relay between a client and a member simulates a network that a test can cut.
+// Everything stops when the test ends. Without etcd on the machine, the test is skipped, and the
+// reason is logged. A Relay between a client and a member simulates a network that a test can cut.
 package etcdkit

@@ -60,7 +60,7 @@ func newFiles(t testing.TB, host string) Files {
 	return f
 }
 
-// ClientUntil creates a client certificate that expires at a time.
+// ClientUntil creates a client certificate with until as its expiry time.
 func (f Files) ClientUntil(t testing.TB, until time.Time) (certFile, keyFile string) {
 	t.Helper()
 	client := leaf(4, "")
@@ -69,7 +69,7 @@ func (f Files) ClientUntil(t testing.TB, until time.Time) (certFile, keyFile str
 }
 
 // Reissue replaces all certificates, in the same files, with certificates of another authority, and
-// returns copies of the former certificates. A member uses the new certificates after a restart.
+// returns copies of the previous certificates. A member uses the new certificates after a restart.
 func (c *Cluster) Reissue() (former Files) {
 	c.t.Helper()
 	dir := c.t.TempDir()
@@ -89,7 +89,7 @@ func (c *Cluster) Reissue() (former Files) {
 	return former
 }
 
-// leaf returns a template of a certificate. etcd treats a certificate with a name as a user.
+// leaf returns a certificate template. etcd treats a certificate with a name as a user.
 func leaf(serial int64, name string) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name},

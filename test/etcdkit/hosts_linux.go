@@ -6,7 +6,7 @@ import (
 	"vipd/test/lab"
 )
 
-// Hosts creates a network namespace for each of n members, and connects them and the host by a
+// Hosts creates a network namespace for each of n members, and connects them and the host with a
 // switch. The caller may connect other namespaces to the switch. Member i has the address
 // 10.6.0.(1+i), and the host has 10.6.0.254.
 func Hosts(l *lab.Lab, n int) (hosts []Host, network *lab.Bridge) {

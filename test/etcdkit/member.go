@@ -36,7 +36,7 @@ func (m *Member) Addr() string { return m.client }
 // Pid returns the member's process ID, which changes with each Start.
 func (m *Member) Pid() int { return m.process.Pid }
 
-// launch starts the process. The process ends with the test, or with the test's process.
+// launch starts the process. It is killed when the test ends, or when the test's process dies.
 func (m *Member) launch() {
 	m.t.Helper()
 	log, err := os.OpenFile(m.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -49,8 +49,7 @@ func (m *Member) launch() {
 	started := make(chan error)
 	ended := make(chan struct{})
 	go func() {
-		// The kernel treats the end of the thread that started a process as the end of the
-		// process's parent.
+		// For the kernel, a process's parent dies when the thread that started the process exits.
 		runtime.LockOSThread()
 		err := m.within(cmd.Start)
 		started <- err
@@ -101,12 +100,12 @@ func (m *Member) Kill() { m.end(syscall.SIGKILL) }
 func (m *Member) Stop() { m.end(syscall.SIGTERM) }
 
 func (m *Member) end(signal os.Signal) {
-	_ = m.process.Signal(signal) // the process may have ended
+	_ = m.process.Signal(signal) // the process may have exited
 	<-m.ended
 }
 
-// Pause stops the member's process until Resume or Kill. Connections stay open, and nothing
-// answers. On Linux, Pause returns when the process has stopped.
+// Pause stops the member's process until Resume or Kill. Connections stay open, but the member does
+// not answer. On Linux, Pause returns once the process has stopped.
 func (m *Member) Pause() {
 	_ = m.process.Signal(pause)
 	wait.For(m.t, time.Minute, "etcd to stop", func() bool {
@@ -148,8 +147,8 @@ func (m *Member) Restore(dir string) {
 // peerPort is the port at which other members reach a member with a [Host].
 const peerPort = "2380"
 
-// Loss is a direction in which a member loses packets of port 2380, which members use among
-// themselves. Clients still reach it.
+// Loss is a direction in which a member loses packets on port 2380, through which members reach
+// each other. Clients still reach the member.
 type Loss string
 
 // Inbound drops packets to the member's port, and Outbound drops packets to other members' ports.
@@ -164,7 +163,7 @@ const (
 // Losses returns all directions.
 func Losses() []Loss { return []Loss{Inbound, Outbound, Both} }
 
-// CutPeers drops packets of port 2380 until HealPeers. The member needs a [Host].
+// CutPeers drops packets on port 2380 until HealPeers. The member needs a [Host].
 func (m *Member) CutPeers(l Loss) {
 	m.t.Helper()
 	rules := "add table inet peers; "
@@ -180,7 +179,7 @@ func (m *Member) CutPeers(l Loss) {
 	m.nft(rules)
 }
 
-// HealPeers ends the loss of CutPeers.
+// HealPeers reverts CutPeers.
 func (m *Member) HealPeers() {
 	m.t.Helper()
 	m.nft("delete table inet peers")

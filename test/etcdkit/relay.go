@@ -22,8 +22,8 @@ type Relay struct {
 	wg     sync.WaitGroup
 }
 
-// NewRelay starts a relay to the member at target, which is HOST:PORT. The relay ends with the
-// test.
+// NewRelay starts a relay to the member at target, which is HOST:PORT. The relay runs until the
+// test ends.
 func NewRelay(t testing.TB, target string) *Relay {
 	t.Helper()
 	host, _, err := net.SplitHostPort(target)
@@ -51,13 +51,13 @@ func NewRelayOn(t testing.TB, listener net.Listener, target string) *Relay {
 // Addr returns HOST:PORT of the relay's listener.
 func (r *Relay) Addr() string { return r.listener.Addr().String() }
 
-// Cut ends all connections and refuses new connections.
+// Cut closes all connections and refuses new connections.
 func (r *Relay) Cut() { r.set(true, false) }
 
 // Freeze keeps connections open and forwards no bytes, like a firewall that drops packets.
 func (r *Relay) Freeze() { r.set(false, true) }
 
-// Heal ends Cut and Freeze.
+// Heal reverts Cut and Freeze.
 func (r *Relay) Heal() { r.set(false, false) }
 
 // Bytes returns the number of bytes received from the member so far.
@@ -114,7 +114,7 @@ func (r *Relay) accept() {
 	}
 }
 
-// track records a connection, so that Cut can end it. It returns false if connections are cut.
+// track records a connection, so that Cut can close it. It returns false if connections are cut.
 func (r *Relay) track(conn net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
