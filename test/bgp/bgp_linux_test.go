@@ -29,7 +29,7 @@ const (
 	vip6 = "fd00:96::10"
 )
 
-// router is the configuration of BIRD on the router, which passes learned routes to its kernel.
+// router is BIRD's configuration on the router, which passes learned routes to its kernel.
 const router = `log stderr { fatal, bug, error };
 router id 192.168.1.1;
 protocol device { scan time 10; }
@@ -83,7 +83,7 @@ func (w *world) start(at *lab.NS, name string, args ...string) {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() {
-		_ = cmd.Process.Kill() // the context may already have ended the process
+		_ = cmd.Process.Kill() // the context may already have killed the process
 		_ = cmd.Wait()
 	})
 }
@@ -168,7 +168,7 @@ func (w *world) ask() {
 	}
 }
 
-// recipe returns a file of examples/bgp. If the kernel has no dummy devices, vipd holds VIPs on lo.
+// recipe returns a file in examples/bgp. If the kernel has no dummy devices, vipd holds VIPs on lo.
 func recipe(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../examples/bgp", name))
@@ -221,7 +221,7 @@ func (w *world) bird() {
 	w.start(w.Host(), "bird", "-f", "-c", w.file("bird.conf", recipe(w.t, "bird.conf")), "-s", w.path("bird.ctl"), "-P", w.path("bird.pid"))
 }
 
-// frr starts the daemons of FRR's service.
+// frr starts the daemons that FRR's service starts.
 func (w *world) frr() {
 	w.t.Helper()
 	const folder = "/usr/lib/frr/"

@@ -1,3 +1,3 @@
-// Package bgp runs the recipes of examples/bgp with real BIRD and FRR, a vipd, and a router in its
+// Package bgp runs the recipes in examples/bgp with real BIRD and FRR, a vipd, and a router in its
 // own namespace.
 package bgp

@@ -62,7 +62,7 @@ snat = "always" # so that an endpoint sees which gateway a client came by
 	return g
 }
 
-// lead makes the router forward clients to these gateways.
+// lead makes the router forward clients to the gateways in to.
 func (g *gateways) lead(to ...int) {
 	g.t.Helper()
 	args := []string{"route", "replace", vip4}
@@ -72,8 +72,8 @@ func (g *gateways) lead(to ...int) {
 	g.router.Exec("ip", args...)
 }
 
-// endpoints connects each client. It returns the endpoint of each, and the number of gateways that
-// were used.
+// endpoints connects each client. It returns each client's endpoint, and the number of gateways
+// that were used.
 func (g *gateways) endpoints() (byClient map[netip.AddrPort]string, by int, err error) {
 	byClient = map[netip.AddrPort]string{}
 	through := map[netip.Addr]bool{}
@@ -148,6 +148,6 @@ func (g *gateways) wantEndpoints(when string, want map[netip.AddrPort]string, le
 		}
 	}
 	if moved > 0 || by < least {
-		g.t.Errorf("%s: clients with another endpoint = %d of %d, want 0; gateways in use = %d", when, moved, len(want), by)
+		g.t.Errorf("%s: clients on a different endpoint = %d of %d, want 0; gateways in use = %d", when, moved, len(want), by)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// ban forbids imports. Its fields are folders of the tree or module paths.
+// ban forbids imports. Its fields name folders in the tree, or modules.
 type ban struct {
 	// from is the importing folder; "" is the whole tree.
 	from string
@@ -22,7 +22,7 @@ type ban struct {
 	why   string
 }
 
-// bans lists the forbidden import directions of the tree. Package balancer is at the bottom, store
+// bans lists the tree's forbidden import directions. Package balancer is at the bottom, store
 // and dataplane are above it and don't import each other, and cmd is at the top.
 func bans() []ban {
 	return []ban{
@@ -139,7 +139,7 @@ func TestModesImportNoMode(t *testing.T) {
 		}
 		for _, imported := range f.imports {
 			if other := strings.TrimPrefix(imported, "vipd/dataplane/"); other != mine && modes[other] {
-				t.Errorf("%s imports %s: modes share dataplane/internal, never each other", f.path, imported)
+				t.Errorf("%s imports %s: modes share code in dataplane/internal, and never import each other", f.path, imported)
 			}
 		}
 	}
@@ -159,7 +159,7 @@ func TestPartsOfEtcd(t *testing.T) {
 		}
 		allowed, known := may[part]
 		if !known {
-			t.Errorf("%s: no rule exists for this package; list the packages that it may import in this test", f.path)
+			t.Errorf("%s: no rule exists for this package: in this test, list the packages that it may import", f.path)
 		}
 		for _, imported := range f.imports {
 			if other, ok := strings.CutPrefix(imported, parent); imported+"/" == parent || ok && !slices.Contains(allowed, other) {
@@ -170,7 +170,7 @@ func TestPartsOfEtcd(t *testing.T) {
 }
 
 // TestErrorsOfSockets reads code that runs on Windows. This code must check socket errors with
-// package sockerr, which knows the error numbers of Windows.
+// package sockerr, which knows Windows's error numbers.
 func TestErrorsOfSockets(t *testing.T) {
 	set, files := readTree(t)
 	for _, f := range files {
@@ -212,8 +212,8 @@ func TestModelImportsStandardLibraryOnly(t *testing.T) {
 	}
 }
 
-// TestBansApply tests the table of bans. Each ban must forbid an invented import, except in the
-// folders that its field "but" lists.
+// TestBansApply checks each ban with an invented import. The ban must forbid it, except in the
+// folders that the ban's field "but" lists.
 func TestBansApply(t *testing.T) {
 	for _, b := range bans() {
 		from := b.from
@@ -238,8 +238,7 @@ func TestBansApply(t *testing.T) {
 	}
 }
 
-// TestFolderNames reads the names of folders. None may be a word that does not describe the
-// content.
+// TestFolderNames reads the names of all folders. A name must describe the folder's content.
 func TestFolderNames(t *testing.T) {
 	_, files := readTree(t)
 	for _, f := range files {
@@ -251,7 +250,7 @@ func TestFolderNames(t *testing.T) {
 	}
 }
 
-// TestEveryPackageHasDoc reads all folders. Each must have a doc.go with the package's comment.
+// TestEveryPackageHasDoc reads all folders. Each must have a doc.go with a package comment.
 func TestEveryPackageHasDoc(t *testing.T) {
 	_, files := readTree(t)
 	documented := map[string]string{}

@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// TestOnlyMainExits looks for calls that end a program. Only main.go may have them, so that
+// TestOnlyMainExits looks for calls that exit the program. Only main.go may contain them, so that
 // deferred calls run and tests can start the daemon.
 func TestOnlyMainExits(t *testing.T) {
 	set, files := readTree(t)
 	for _, f := range files {
 		if f.test || within("test", f.folder()) || path.Base(f.path) == "main.go" && f.syntax.Name.Name == "main" {
-			continue // test kits may end test programs, like a TestMain
+			continue // test kits may exit test programs, like a TestMain
 		}
 		for _, call := range endings(f.syntax) {
 			t.Errorf("%s calls %s: return an error instead; only main.go sets an exit code", set.Position(call.Pos()), call.Sel.Name)
@@ -40,8 +40,8 @@ func endings(syntax *ast.File) []*ast.SelectorExpr {
 }
 
 // TestNoGlobalState looks for functions that run at import time, and for package variables. Two
-// daemons in one test must not share state. Values set by the linker (version) or embedded by the
-// compiler are not state.
+// daemons in one test must not share state. Values that the linker sets (version) or the compiler
+// embeds are not state.
 func TestNoGlobalState(t *testing.T) {
 	set, files := readTree(t)
 	for _, f := range files {

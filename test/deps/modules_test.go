@@ -8,7 +8,7 @@ import (
 )
 
 // TestDependenciesHaveAReason compares the direct requirements in go.mod with docs/contributing.md.
-// Each must have a reason there.
+// docs/contributing.md must give a reason for each.
 func TestDependenciesHaveAReason(t *testing.T) {
 	mod, err := os.ReadFile("../../go.mod")
 	if err != nil {

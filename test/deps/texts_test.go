@@ -16,9 +16,9 @@ import (
 
 var update = flag.Bool("update", false, "write the texts of the programs into the golden file")
 
-// TestTexts compares all texts of the programs with the golden file, so that a review shows each
-// change. Texts are literals on one line with at least three words. Longer literals are help texts
-// and scripts, which have their own golden files.
+// TestTexts compares the programs' texts with the golden file, so that a review shows each change.
+// Texts are literals on one line with at least three words. Longer literals are help texts and
+// scripts, which have their own golden files.
 func TestTexts(t *testing.T) {
 	_, files := readTree(t)
 	var all strings.Builder
@@ -45,7 +45,7 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-// textsOf returns the texts of a file, in order.
+// textsOf returns a file's texts, in order.
 func textsOf(f *ast.File) (all []string) {
 	take := func(x ...ast.Expr) {
 		for _, x := range x {

@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-// file is one Go file of the tree, for any system.
+// file is a Go file in the tree, for any system.
 type file struct {
 	path    string // relative to the top of the tree, with slashes
 	test    bool
@@ -28,7 +28,7 @@ type file struct {
 // a/b.
 func (f file) folder() string { return path.Dir(f.path) }
 
-// tree has every Go file of the module, without exceptions.
+// tree has every Go file in the module.
 type tree struct {
 	set   *token.FileSet
 	files []file
@@ -42,7 +42,7 @@ func readTree(t *testing.T) (*token.FileSet, []file) {
 		t.Fatal(err)
 	}
 	if len(all.files) < 20 {
-		t.Fatalf("files of the tree = %d, want more", len(all.files))
+		t.Fatalf("files in the tree = %d, want more", len(all.files))
 	}
 	return all.set, all.files
 }

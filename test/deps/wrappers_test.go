@@ -28,7 +28,7 @@ func TestDataplaneWrappersUnwrap(t *testing.T) {
 			}
 			wrappers++
 			if !unwraps[path.Join(f.folder(), spec.Name.Name)] {
-				t.Errorf("%s: %s embeds a Dataplane and lacks the method Unwrap", set.Position(spec.Pos()), spec.Name.Name)
+				t.Errorf("%s: %s embeds a Dataplane, but lacks the method Unwrap", set.Position(spec.Pos()), spec.Name.Name)
 			}
 			return true
 		})

@@ -1,4 +1,4 @@
-// Package fake provides an in-memory dataplane and host, for tests of everything above them. They
+// Package fake provides an in-memory dataplane and host, for tests of everything above them. Both
 // are strict, and refuse the same changes as a kernel. Tests can make them fail for a seeded share
 // of all calls, for chosen keys, or always.
 //

@@ -12,7 +12,7 @@ import (
 	"vipd/dataplane"
 )
 
-// ErrInjected is the error of an injected failure.
+// ErrInjected is the error that injected failures return.
 var ErrInjected = errors.New("injected fault")
 
 // Kernel is the state that outlives a dataplane and a host. Its methods are safe for concurrent
@@ -72,14 +72,14 @@ func (k *Kernel) Addresses() map[netip.Addr]bool {
 	return maps.Clone(k.addresses)
 }
 
-// Writes returns the number of changes of frontends so far.
+// Writes returns the number of changes to frontends so far.
 func (k *Kernel) Writes() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.writes
 }
 
-// Applies returns the number of calls of Apply so far.
+// Applies returns the number of calls to Apply so far.
 func (k *Kernel) Applies() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()

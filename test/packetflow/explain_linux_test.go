@@ -15,8 +15,9 @@ import (
 	"vipd/test/lab"
 )
 
-// explained describes a wrong explanation of a row on this node. If the explanation is right, it
-// returns "". The caller has already sent real packets for the row, so affinity knows the client.
+// explained compares vipd's explanation of a row with the row, and describes the difference. If
+// there is none, it returns "". The caller has already sent real packets for the row, so affinity
+// knows the client.
 func (w *world) explained(r row, network string) string {
 	to, err := r.destination()
 	if err != nil {
@@ -49,7 +50,7 @@ func (w *world) explained(r row, network string) string {
 	return w.explainedServed(r, network, &a)
 }
 
-// explanation returns the verdict that a row demands.
+// explanation returns the verdict that the explanation of a row must have.
 func (w *world) explanation(r row, service bool) explain.Verdict {
 	to, literal := netip.ParseAddrPort(r.to)
 	switch {
@@ -97,7 +98,7 @@ func (w *world) explainedServed(r row, network string, a *explain.Answer) string
 		return fmt.Sprintf("the explained shares are %v together", parts)
 	}
 	if !r.stays || r.client == "local" || w.caps.Mode == "ipvs" && !a.Sticky.IsValid() {
-		return "" // a program of the node has several addresses, and only the kernel knows IPVS's hashes
+		return "" // a program on the node has several addresses, and only the kernel knows IPVS's hashes
 	}
 	answer, err := w.ask(r, network, atOnce)
 	if err != nil || answer.Server != only {

@@ -28,14 +28,14 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// mode is a mode of vipd on a node.
+// mode is a vipd mode, and the kind of node that it runs on.
 type mode struct {
 	name string
 	host host.Options
 	open func(t *testing.T) dataplane.Dataplane
 	// plan returns vipctl plan's output for frontends. If nil, the mode has no iptables rules.
 	plan func(frontends []*balancer.Frontend) string
-	// drops reports whether the node's own policy is to drop.
+	// drops reports whether the node's own firewall drops by default.
 	drops bool
 }
 
@@ -117,12 +117,12 @@ func (m mode) asPlanned(t *testing.T, d balancer.Desired) {
 	}
 	for line := range planned {
 		if !present[line] {
-			t.Errorf("planned rule is missing from the kernel, want it: %s", line)
+			t.Errorf("planned rule is missing from the kernel: %s", line)
 		}
 	}
 }
 
-// ofServices matches the rules of services.
+// ofServices matches rules that belong to services.
 var ofServices = regexp.MustCompile(`^-A VIPD-(SERVICES|[0-9a-f]+[.:]|[ANE0-9]+-)`)
 
 // plain returns a rule without its comment, and with a probability rounded to the kernel's 31 bits.
@@ -189,7 +189,7 @@ func dropAll(t *testing.T, n *lab.NS) {
 	t.Cleanup(func() { set("-D", "ACCEPT") })
 }
 
-// plug connects the node to one namespace that represents all hosts of the link.
+// plug connects the node to one namespace that represents all hosts on the link.
 func (w *world) plug(l *lab.Lab, link link) {
 	ns := l.Add(link.dev)
 	l.Link(l.Host(), ns, link.own[0].String(), "", link.own[1].String(), "")
@@ -202,7 +202,7 @@ func (w *world) plug(l *lab.Lab, link link) {
 	ns.Default(link.own[0].Addr().String(), link.own[1].Addr().String())
 }
 
-// join connects the node and the hosts of the link by a switch.
+// join connects the node and the hosts on the link with a switch.
 func (w *world) join(l *lab.Lab, link link) {
 	bridge := l.Bridge(link.dev)
 	bridge.Join(l.Host(), link.own[0].String(), link.own[1].String())
@@ -239,7 +239,7 @@ func (w *world) start(t *testing.T, m mode) {
 	})
 }
 
-// apply replaces the services with the services of a section, and returns the compiled state.
+// apply replaces the services with a section's services, and returns the compiled state.
 func (w *world) apply(t *testing.T, s section) balancer.Desired {
 	t.Helper()
 	d := s.compile(w.caps)
@@ -255,11 +255,11 @@ func (w *world) apply(t *testing.T, s section) balancer.Desired {
 	return d
 }
 
-// atOnce is the time limit of immediate reactions on a busy machine.
+// atOnce is how long a busy machine may take for an immediate reaction.
 var atOnce = wait.Bound(0)
 
 const (
-	silence = 250 * time.Millisecond // the wait of a client that must get no answer
+	silence = 250 * time.Millisecond // how long a client waits if it must not get an answer
 	// enough connections reach every server that has a share of a quarter, except once in 10^12
 	// runs.
 	enough = 100
@@ -268,7 +268,8 @@ const (
 	fair, deviations = 100, 6
 )
 
-// check describes the difference between a row and the result that its client gets, or returns "".
+// check describes how a row differs from the result that its client gets, or returns "" if they are
+// the same.
 func (w *world) check(r row, network string) string {
 	switch r.verdict {
 	case refused:
@@ -295,8 +296,8 @@ func (w *world) check(r row, network string) string {
 }
 
 // remembered describes a conntrack entry for a local connection that a service refused, or returns
-// "". With such an entry, the next connection from the same port would also be refused, even if a
-// service then serves it.
+// "". While such an entry exists, new connections from the same port are also refused, even if a
+// service now serves them.
 func (w *world) remembered(r row, network string) string {
 	to, err := r.destination()
 	if _, literal := netip.ParseAddrPort(r.to); err != nil || literal == nil || r.client != "local" || network != "tcp" {

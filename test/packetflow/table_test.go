@@ -23,7 +23,7 @@ type section struct {
 	rows     []row
 }
 
-// row is one line of a table.
+// row is a line of a table.
 type row struct {
 	line       int
 	client, to string
@@ -60,7 +60,6 @@ func (r row) names() []string {
 	return all
 }
 
-// readSections reads the sections of flows.md.
 func readSections(t *testing.T) []section {
 	t.Helper()
 	text, err := os.ReadFile("flows.md")
@@ -96,7 +95,7 @@ func readSections(t *testing.T) []section {
 	return all
 }
 
-// merged returns the fields of two blocks by name. The second block overrides the first.
+// merged returns the fields in base and block by name. Fields in block override fields in base.
 func merged(base, block string) map[string]string {
 	fields := map[string]string{}
 	for _, text := range []string{base, block} {
@@ -197,8 +196,8 @@ func (r row) destination() (netip.AddrPort, error) {
 	return netip.ParseAddrPort(r.to)
 }
 
-// TestTables reads the tables. They must contain every host as a client, every verdict and every
-// kind of destination.
+// TestTables reads the tables in flows.md. They must contain every host as a client, every verdict
+// and every kind of destination.
 func TestTables(t *testing.T) {
 	clients, tos, verdicts := map[string]bool{}, map[string]bool{}, map[verdict]bool{}
 	rows := 0

@@ -11,7 +11,7 @@ import (
 // link is one of the node's interfaces, with the hosts behind it.
 type link struct {
 	dev string
-	// own are the node's addresses, IPv4 and IPv6, which hosts use as their router.
+	// own has the node's IPv4 and IPv6 addresses on the link. Hosts use them as their router.
 	own   [2]netip.Prefix
 	hosts []place
 }
@@ -22,7 +22,7 @@ type place struct {
 	addrs [2]netip.Addr
 }
 
-// links returns the links of flows.md.
+// links returns the links in flows.md's network.
 func links() []link {
 	own := func(v4, v6 string) [2]netip.Prefix {
 		return [2]netip.Prefix{netip.MustParsePrefix(v4), netip.MustParsePrefix(v6)}
@@ -51,8 +51,8 @@ func places() []string {
 	return all
 }
 
-// addressOf returns the address of a host in the family of another address. For the node it is the
-// source address of its connections.
+// addressOf returns a host's address in the address family of like. For the node, it is the source
+// address of the node's connections.
 func addressOf(name string, like netip.Addr) netip.Addr {
 	i := 0
 	if like.Is6() {
@@ -71,7 +71,8 @@ func addressOf(name string, like netip.Addr) netip.Addr {
 	panic("there is no host " + name)
 }
 
-// nameOf returns the name of the host at an address; "node" for the node's own, "" for others.
+// nameOf returns the name of the host that has an address. It returns "node" for the node's
+// addresses, and "" for unknown addresses.
 func nameOf(a netip.Addr) string {
 	for _, l := range links() {
 		for i := range l.own {
