@@ -11,7 +11,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Fault is a kind of wrong answer of a Server.
+// Fault is a kind of wrong answer from a Server.
 type Fault string
 
 // These are the kinds of faults.
@@ -26,13 +26,13 @@ const (
 	Silence Fault = "silence"
 	// Empty is an answer without records.
 	Empty Fault = "empty"
-	// WrongID is two answers with another ID, and no correct answer.
+	// WrongID is two answers with a wrong ID, and no correct answer.
 	WrongID Fault = "wrong ID"
-	// WrongFirst is an answer with another ID and a wrong address, followed by the correct answer.
+	// WrongFirst is an answer with a wrong ID and a wrong address, followed by the correct answer.
 	WrongFirst Fault = "wrong ID first"
 	// OtherQuestion is an answer to another question.
 	OtherQuestion Fault = "other question"
-	// Garbage is an answer of bytes that are not a message.
+	// Garbage is an answer whose bytes are not a DNS message.
 	Garbage Fault = "garbage"
 	// Truncation is an answer over UDP with the truncated flag and without records.
 	Truncation Fault = "truncation"
@@ -97,7 +97,7 @@ func listen(t testing.TB, address string) (net.PacketConn, net.Listener) {
 	return nil, nil
 }
 
-// Set replaces all records by lines in the format of zone files, with absolute names.
+// Set replaces all records with lines in zone file format, with absolute names.
 func (s *Server) Set(t testing.TB, lines ...string) {
 	t.Helper()
 	records := map[string][]dns.RR{}

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Load loads IPVS's module unless the kernel already has IPVS, which needs root. The error has the
-// reason why IPVS is missing. It also loads the schedulers, because a kernel that loads them on
-// demand may hang while it removes other tests' network namespaces.
+// Load loads the IPVS module, which needs root, unless the kernel already has IPVS. The error says
+// why IPVS is missing. It also loads the schedulers, because a kernel that loads them on demand may
+// hang while it removes other tests' network namespaces.
 func Load() error {
 	const table = "/proc/thread-self/net/ip_vs"
 	_, err := os.Stat(table)

@@ -23,7 +23,6 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// vipctl runs the built program, and returns its output.
 func vipctl(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(program.Bin(t), "vipctl"), args...)
@@ -36,7 +35,6 @@ func vipctl(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// file writes a file into a directory of the test.
 func file(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -95,7 +93,7 @@ listen spare
 	server spare 127.0.0.15:9001 backup
 `
 
-// TestHAProxySpread converts a configuration of HAProxy. HAProxy and vipd must give each server the
+// TestHAProxySpread converts an HAProxy configuration. HAProxy and vipd must give each server the
 // same number of connections.
 func TestHAProxySpread(t *testing.T) {
 	lab.Require(t)
@@ -122,7 +120,7 @@ func TestHAProxySpread(t *testing.T) {
 	}
 }
 
-// connectionsByServer returns the number of connections of each server in a round. It repeats
+// connectionsByServer returns the number of connections to each server in a round. It repeats
 // rounds until two are equal, because failed servers must first be detected. For the sticky
 // service, it returns the number of servers that each client reached.
 func connectionsByServer(t *testing.T, n *lab.NS) map[string]map[string]int {
@@ -223,7 +221,7 @@ virtual_server 10.96.0.30 25 {
 }
 `
 
-// TestIPVSTablesOfKeepalived converts a configuration of keepalived. keepalived and vipd must
+// TestIPVSTablesOfKeepalived converts a keepalived configuration. keepalived and vipd must
 // create the same virtual servers, with two exceptions: keepalived adds servers of weight 0, and
 // vipd uses sh with fallback.
 func TestIPVSTablesOfKeepalived(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// nobody is the user and group without any rights on every Linux.
+// nobody is the unprivileged user and group on every Linux.
 const nobody = 65534
 
 func dropPrivilege(cmd *exec.Cmd) {

@@ -17,8 +17,8 @@ func Save(t testing.TB, path, text string) {
 	})
 }
 
-// Unshared calls the function do, which opens or closes files and sockets, while this process forks
-// no child. A forked process holds all open descriptors until it executes its program, which a busy
+// Unshared calls do, which opens or closes files and sockets, while this process does not fork a
+// child. A forked process holds all open descriptors until it executes its program, which a busy
 // machine may delay. A socket that is closed during a fork would still accept clients and keep its
 // port.
 func Unshared(do func()) {

@@ -24,7 +24,7 @@ type Tree struct {
 	Top string
 }
 
-// New builds the programs into a fresh tree that lives as long as the test.
+// New builds the programs into a fresh tree, which is removed when the test ends.
 func New(t *testing.T) *Tree {
 	t.Helper()
 	top, err := os.MkdirTemp("", "vipd-tree-") // other users can't enter t.TempDir
@@ -54,8 +54,8 @@ func New(t *testing.T) *Tree {
 	return tree
 }
 
-// BinVar is an environment variable with a directory of all programs, which a runner of many tests
-// builds once.
+// BinVar is an environment variable with a directory that contains all programs, which a runner of
+// many tests builds once.
 const BinVar = "VIPD_BIN"
 
 func all() []string {
@@ -156,7 +156,7 @@ func (tree *Tree) copyExamples(t *testing.T) {
 	}
 }
 
-// command prepares a program of the tree, which runs in the top directory without privilege.
+// command prepares a program in the tree, which runs in the top directory without privilege.
 func (tree *Tree) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(tree.Top, "bin", name), args...)
 	cmd.Dir = tree.Top
@@ -164,7 +164,7 @@ func (tree *Tree) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Start starts a program of the tree. It is stopped at the end of the test, and must end
+// Start starts a program in the tree. The program is stopped when the test ends, and must exit
 // gracefully.
 func (tree *Tree) Start(t *testing.T, name string, args ...string) *process.Process {
 	t.Helper()
@@ -172,7 +172,7 @@ func (tree *Tree) Start(t *testing.T, name string, args ...string) *process.Proc
 }
 
 // Run starts a command line, which must start with exec, in the top directory without privilege. It
-// ends like Start's program.
+// is stopped like Start's program.
 func (tree *Tree) Run(t *testing.T, line string) *process.Process {
 	t.Helper()
 	cmd := exec.Command("bash", "-c", line)

@@ -15,13 +15,13 @@ import (
 	"unicode/utf8"
 )
 
-// maxColumns is the maximum width of a line of comments. A tab counts as four columns.
+// maxColumns is the maximum width of a comment line. A tab counts as four columns.
 const maxColumns = 100
 
 // top is the path to the top of the tree.
 const top = "../.."
 
-// others are folders without the project's code.
+// others lists folders that don't contain the project's code.
 var others = []string{"bin", "build"}
 
 // file is a parsed Go file.
@@ -31,7 +31,7 @@ type file struct {
 	syntax *ast.File
 }
 
-// files parses the Go files of the tree, except others.
+// files parses the tree's Go files, except in the folders in others.
 func files(t *testing.T) (all []file) {
 	t.Helper()
 	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
@@ -75,7 +75,7 @@ func TestCommentsFit(t *testing.T) {
 	}
 }
 
-// isProse reports whether a line has nothing but a comment of running text.
+// isProse reports whether a line is only a comment, and not preformatted text.
 func isProse(line string) bool {
 	text, only := strings.CutPrefix(strings.TrimLeft(line, "\t"), "// ")
 	return only && !strings.HasPrefix(text, " ")

@@ -2,5 +2,5 @@
 
 package wait
 
-// Race reports whether the race detector runs, which multiplies all work.
+// Race reports whether the race detector is enabled, which multiplies all work.
 const Race = true

@@ -20,8 +20,8 @@ const CostVar = "VIPD_COST"
 // may pause for seconds.
 const Patience = 2 * time.Minute
 
-// PatienceVar is an environment variable with the time that tests wait instead of Patience, such as
-// "3s". It is for tests that are expected to fail.
+// PatienceVar is an environment variable with a duration that replaces Patience, such as "3s". It
+// is for tests that are expected to fail.
 const PatienceVar = "VIPD_PATIENCE"
 
 // Bound returns how long to wait on this machine for something that needs at most d on a usual,

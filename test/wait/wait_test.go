@@ -14,7 +14,7 @@ func TestScaled(t *testing.T) {
 	}
 }
 
-// TestLoad sets the cost and the slowness of a machine. Only its cost must reduce the load.
+// TestLoad sets a machine's cost and slowness. Only the cost must reduce the load.
 func TestLoad(t *testing.T) {
 	for _, c := range []struct {
 		slowness, cost string

@@ -27,7 +27,7 @@ func wine(t *testing.T, prefix string, args ...string) *exec.Cmd {
 }
 
 // TestService installs vipd.exe as a service with sc.exe. The service must serve in userspace mode,
-// end when it is stopped, and report the exit code of a failed start. In ipvs mode, vipd.exe must
+// exit when it is stopped, and report the exit code of a failed start. In ipvs mode, vipd.exe must
 // report that the system lacks IPVS.
 func TestService(t *testing.T) {
 	if !wait.Soaking() { // building everything for Windows takes as long as the slowest tests
@@ -81,7 +81,7 @@ endpoints = [{ address = "127.0.0.1" }]
 		t.Errorf("after the stop: state = %s, want STOPPED with exit code 0", state)
 	}
 	if get("http://"+vip.String()) != "" {
-		t.Error("VIP answers after the stop = true, want false")
+		t.Error("VIP still answers after the stop")
 	}
 
 	write(t, config, "mode = \"ipvs\"\nstrict_mode = true\n")
