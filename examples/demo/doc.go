@@ -5,5 +5,5 @@
 //	             it checks each claim, and exits with code 1 if one does not hold
 //
 // The programs vipd, vipctl and echo must be in the same directory as demo, and the directory
-// examples next to that directory.
+// examples must be next to that directory.
 package main

@@ -18,14 +18,14 @@ import (
 // down for some seconds may be ejected for half a minute.
 const patience = 2 * time.Minute
 
-// rig runs the programs of one demonstration.
+// rig runs a demonstration's programs.
 type rig struct {
-	bin     string // directory of the programs
+	bin     string // directory that contains the programs
 	socket  string // vipd's
 	started []*process.Process
 }
 
-// newRig finds the programs in the directory of this program.
+// newRig finds the programs in this program's directory.
 func newRig(socket string) (*rig, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -103,13 +103,13 @@ func (r *rig) ask(ctx context.Context, answer any, args ...string) error {
 	return nil
 }
 
-// end ends all programs, in the reverse order of their starts.
+// end stops all programs, in the reverse order of their starts.
 func (r *rig) end() error {
 	var failures []error
 	for i := len(r.started) - 1; i >= 0; i-- {
 		p := r.started[i]
 		select {
-		case <-p.Done(): // the program has already ended, and the caller has reported that
+		case <-p.Done(): // the program has already exited, and the caller has reported that
 		default:
 			failures = append(failures, p.Stop(patience))
 		}

@@ -13,8 +13,8 @@ func (t *tourist) spread() {
 	t.claim(seen["a"] == 100 && seen["b"] == 100 && seen["c"] == 100, "300 requests: a %d, b %d, c %d", seen["a"], seen["b"], seen["c"])
 }
 
-// death kills a server under load and starts it again. Only requests on connections that it had
-// accepted may fail.
+// death kills a server under load and starts it again. Only requests on connections that the server
+// had accepted may fail.
 func (t *tourist) death() {
 	t.say("\n2. server b is killed (kill -9) while %d clients send requests, and is restarted", clients)
 	before, given := t.accepted("b"), t.endpoint("b")
@@ -121,7 +121,7 @@ func (t *tourist) brokenFile() {
 	t.claim(err == nil, "after the file is fixed, vipctl reload succeeds%s", why)
 }
 
-// lineOf returns the place of a word in the configuration as vipd reports it: vipd.toml:LINE.
+// lineOf returns a word's location in the configuration as vipd reports it: vipd.toml:LINE.
 func lineOf(text, word string) string {
 	before, _, _ := strings.Cut(text, word)
 	return fmt.Sprintf("vipd.toml:%d", 1+strings.Count(before, "\n"))

@@ -95,7 +95,7 @@ address = "127.10.9.12"
 address = "127.10.9.13"
 `
 
-// do runs a step, unless an earlier step has failed or the tour's context has ended.
+// do runs a step, unless an earlier step has failed or the tour's context is done.
 func (t *tourist) do(step func() error) {
 	if t.err == nil {
 		t.err = t.ctx.Err()
@@ -111,7 +111,7 @@ func (t *tourist) say(format string, args ...any) {
 	}
 }
 
-// claim prints a statement, and whether it holds.
+// claim prints a claim, and whether it holds.
 func (t *tourist) claim(holds bool, format string, args ...any) {
 	if t.err != nil {
 		return
@@ -182,7 +182,7 @@ func (t *tourist) accepted(name string) (n int) {
 	return n
 }
 
-// endpoint is an endpoint in the output of vipctl.
+// endpoint is an endpoint in vipctl's output.
 type endpoint struct {
 	Address     string `json:"address"`
 	State       string `json:"state"`

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// counts holds the counts of a server. If there is a file, each new count is written to it before
+// counts holds a server's counts. If there is a file, each new count is written to it before
 // the server answers, so the file is correct even after kill -9.
 type counts struct {
 	mu   sync.Mutex

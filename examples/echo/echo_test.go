@@ -73,7 +73,7 @@ func (r *running) end(t *testing.T) {
 	t.Helper()
 	r.stop()
 	if err := <-r.done; err != nil {
-		t.Errorf("server after its end: error = %v, want none", err)
+		t.Errorf("stopped server: error = %v, want none", err)
 	}
 }
 
@@ -92,7 +92,7 @@ func (r *running) fetch(t *testing.T, path string) string {
 }
 
 // TestAnswers sends requests over HTTP, TCP and UDP. The answers must be correct, and so must the
-// counts at /count, in the file, and in the output at the end.
+// counts at /count, in the file, and in the final output.
 func TestAnswers(t *testing.T) {
 	r := start(t)
 	for _, path := range []string{"/", "/slow?ms=1"} {
@@ -145,11 +145,11 @@ func TestAnswers(t *testing.T) {
 	}
 	r.end(t)
 	if got := r.out.String(); !strings.HasSuffix(got, "a: "+want) {
-		t.Errorf("output at the end = %q, want %q last", got, want)
+		t.Errorf("final output = %q, want %q last", got, want)
 	}
 }
 
-// TestGracefulEnd ends the server during a request. The request must be answered, and no new
+// TestGracefulEnd stops the server during a request. The request must be answered, and no new
 // request may be accepted.
 func TestGracefulEnd(t *testing.T) {
 	r := start(t)
@@ -195,7 +195,7 @@ func TestWrongUse(t *testing.T) {
 	} {
 		err := run(t.Context(), args, io.Discard, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("echo %v: error = %v, want one with %q", args, err, want)
+			t.Errorf("echo %v: error = %v, want an error with %q", args, err, want)
 		}
 	}
 }

@@ -25,7 +25,7 @@ type server struct {
 	udpConn                   net.PacketConn
 }
 
-// listen opens the sockets. If one can't be opened, it closes the others.
+// listen opens the sockets. If it can't open a socket, it closes the sockets that it has opened.
 func (s *server) listen() (err error) {
 	defer func() {
 		if err != nil {
@@ -108,7 +108,7 @@ func (s *server) serve(ctx context.Context) error {
 		_ = web.Close()
 	}
 	s.closeListeners()
-	all.Wait() // after the accept loops have ended, conns does not grow
+	all.Wait() // after the accept loops have returned, conns does not grow
 	context.AfterFunc(last, cutAll)
 	conns.Wait()
 	return err
@@ -141,7 +141,7 @@ func (s *server) handler() http.Handler {
 	return mux
 }
 
-// serveTCP serves TCP connections until the listener is closed. When cut ends, it closes
+// serveTCP serves TCP connections until the listener is closed. When cut is done, it closes
 // connections that are still open.
 func (s *server) serveTCP(cut context.Context, conns *sync.WaitGroup) error {
 	for {

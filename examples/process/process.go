@@ -38,10 +38,10 @@ func Start(tee io.Writer, cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// Done returns a channel that is closed when the program has ended.
+// Done returns a channel that is closed when the program has exited.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err returns the error with which the program ended, or nil if its exit code was 0. Call it only
+// Err returns the error with which the program exited, or nil if its exit code was 0. Call it only
 // after Done is closed.
 func (p *Process) Err() error {
 	if p.err == nil {
@@ -56,7 +56,7 @@ func (p *Process) Output() string { return p.out.text() }
 // Pid returns the program's process ID.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Signal sends a signal to the program. It is not an error if the program has ended.
+// Signal sends a signal to the program. It is not an error if the program has exited.
 func (p *Process) Signal(s os.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("sending %v to %s: %w", s, p.name, err)
@@ -64,14 +64,14 @@ func (p *Process) Signal(s os.Signal) error {
 	return nil
 }
 
-// Kill kills the program, and waits for its end.
+// Kill kills the program, and waits until it has exited.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
 }
 
-// Stop sends SIGTERM and waits for the program's end. If the program still runs after patience,
-// Stop kills it and returns an error.
+// Stop sends SIGTERM, and waits until the program has exited. If it is still running after
+// patience, Stop kills it and returns an error.
 func (p *Process) Stop(patience time.Duration) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -85,8 +85,8 @@ func (p *Process) Stop(patience time.Duration) error {
 	}
 }
 
-// Await calls ready until it returns nil. It returns an error if ctx or the program ends before
-// that.
+// Await calls ready until it returns nil. It returns an error if ctx is done or the program exits
+// before that.
 func (p *Process) Await(ctx context.Context, ready func() error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -115,7 +115,7 @@ func (p *Process) AwaitOutput(ctx context.Context, text string) error {
 	})
 }
 
-// cmpErr returns err or, if it is nil, an error that reports the unexpected end with exit code 0.
+// cmpErr returns err or, if it is nil, an error that reports the unexpected exit with code 0.
 func cmpErr(err error) error {
 	if err == nil {
 		return errors.New("with exit code 0")
