@@ -402,41 +402,6 @@ func (l *layout) write(tx *nft.Tx, m dataplane.Needs, bits markBits, with featur
 	}
 }
 
-func element(e setEntry) nft.Elem {
-	key := nft.Bytes{}.Addr(e.Addr)
-	switch {
-	case e.To.IsValid() && e.Port.IsRange():
-		return nft.Elem{Key: key.Proto(e.Proto).Number(uint32(e.Port)).Addr(e.To.Addr())}
-	case e.To.IsValid():
-		return nft.Elem{Key: key.Port(e.Port.First()).Addr(e.To.Addr()).Port(e.To.Port())}
-	}
-	if e.Port != 0 {
-		key = key.Proto(e.Proto)
-		if e.Port.IsRange() {
-			key = key.Number(uint32(e.Port))
-		} else {
-			key = key.Port(e.Port.First())
-		}
-	}
-	if e.MSS != 0 {
-		return nft.Elem{Key: key, Data: nft.Bytes{}.Port(e.MSS)}
-	}
-	if !e.Net.IsValid() {
-		return nft.Elem{Key: key}
-	}
-	first := append(key[:len(key):len(key)], nft.Bytes{}.Addr(e.Net.Masked().Addr())...)
-	last := append(key[:len(key):len(key)], nft.Bytes{}.Addr(nft.Last(e.Net))...)
-	return nft.Elem{Key: first, KeyEnd: last}
-}
-
-func elements(entries []setEntry) []nft.Elem {
-	all := make([]nft.Elem, len(entries))
-	for i, e := range entries {
-		all[i] = element(e)
-	}
-	return all
-}
-
 // oneArmPairs returns the interface pairs whose connections must be masqueraded. Such a connection
 // leaves through the interface on which it arrived, so an endpoint on the same link as the client
 // would reply directly.

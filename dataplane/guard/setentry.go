@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/nft"
 )
 
 // setEntry is an element of a set. Fields that are not part of the set's key are zero.
@@ -34,3 +35,38 @@ func placeOf(k balancer.Key) setEntry {
 }
 
 func placeOnly(e setEntry) setEntry { return setEntry{Addr: e.Addr, Proto: e.Proto, Port: e.Port} }
+
+func element(e setEntry) nft.Elem {
+	key := nft.Bytes{}.Addr(e.Addr)
+	switch {
+	case e.To.IsValid() && e.Port.IsRange():
+		return nft.Elem{Key: key.Proto(e.Proto).Number(uint32(e.Port)).Addr(e.To.Addr())}
+	case e.To.IsValid():
+		return nft.Elem{Key: key.Port(e.Port.First()).Addr(e.To.Addr()).Port(e.To.Port())}
+	}
+	if e.Port != 0 {
+		key = key.Proto(e.Proto)
+		if e.Port.IsRange() {
+			key = key.Number(uint32(e.Port))
+		} else {
+			key = key.Port(e.Port.First())
+		}
+	}
+	if e.MSS != 0 {
+		return nft.Elem{Key: key, Data: nft.Bytes{}.Port(e.MSS)}
+	}
+	if !e.Net.IsValid() {
+		return nft.Elem{Key: key}
+	}
+	first := append(key[:len(key):len(key)], nft.Bytes{}.Addr(e.Net.Masked().Addr())...)
+	last := append(key[:len(key):len(key)], nft.Bytes{}.Addr(nft.Last(e.Net))...)
+	return nft.Elem{Key: first, KeyEnd: last}
+}
+
+func elements(entries []setEntry) []nft.Elem {
+	all := make([]nft.Elem, len(entries))
+	for i, e := range entries {
+		all[i] = element(e)
+	}
+	return all
+}
