@@ -142,6 +142,7 @@ type host struct {
 	backend backend
 	subject subject
 	far     netlink.Link
+	tap     *tap // open while endpoints answer
 }
 
 func (h *host) stop() {
@@ -155,7 +156,7 @@ func (h *host) do(ctx context.Context, q request) (float64, error) {
 	switch q.Do {
 	case "load":
 		var err error
-		if h.far, err = connect(q.Peer); err != nil {
+		if h.far, err = connect(q.Peer, q.Spec); err != nil {
 			return 0, err
 		}
 		if h.subject, err = newSubject(q.Backend, q.Spec); err != nil {
@@ -182,6 +183,15 @@ func (h *host) do(ctx context.Context, q request) (float64, error) {
 		return 0, open()
 	case "shut":
 		return 0, shut()
+	case "listen":
+		var err error
+		h.tap, err = openTap(h.far)
+		return 0, err
+	case "answer":
+		n, err := h.tap.answer()
+		return float64(n), err
+	case "forget":
+		return 0, netlink.ConntrackTableFlush(netlink.ConntrackTable)
 	case "arrived":
 		far, err := netlink.LinkByIndex(h.far.Attrs().Index)
 		if err != nil {
@@ -196,7 +206,13 @@ func (h *host) do(ctx context.Context, q request) (float64, error) {
 func newSubject(b backend, s spec) (subject, error) {
 	switch s.Layout {
 	case floorLayout:
-		return floor{b, s.Endpoints}, nil
+		proto := "tcp"
+		if s.Through == established {
+			proto = "udp"
+		}
+		return floor{b, s.Endpoints, proto}, nil
+	case emptyLayout:
+		return empty{}, nil
 	case listLayout:
 		return newListRules(b, s), nil
 	case ipvsadmLayout:

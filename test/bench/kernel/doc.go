@@ -1,7 +1,7 @@
-// Command kernel measures the kernel's cost of iptables mode, and compares it with the cost of a
-// single DNAT rule and of rule lists like kube-proxy's. It measures the first packet of a
-// connection, and the work for a change. With -ipvs it compares ipvs mode with all of these, and
-// with ipvsadm.
+// Command kernel measures the kernel's cost of nftables and iptables mode, and compares it with the
+// cost of a single DNAT rule and of rule lists like kube-proxy's. It measures the first and further
+// packets of connections, and the work for a change. With -ipvs it compares ipvs mode with all of
+// these, and with ipvsadm.
 //
 // Every layout of rules has a box: a process in its own network, mount and process namespaces,
 // which loads its rules there and executes the benchmark's requests from a pipe. All boxes exist at
@@ -16,6 +16,11 @@
 // answers, and the measurement includes all rules for a first packet. Before each measurement, the
 // box forwards some packets instead of dropping them. All of them must arrive at the far end with
 // an endpoint's address.
+//
+// The rows "opening" and "established" measure complete paths instead: their boxes forward all
+// packets, and a chain at the far end drops them. "opening" sends SYNs, and the box forgets all
+// connections before each turn. "established" sends datagrams of flows that the far end has
+// answered.
 //
 // A box always ends with the process that started it, and nothing of it is visible outside.
 //

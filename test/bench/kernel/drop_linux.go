@@ -20,11 +20,25 @@ const (
 
 // shut makes the namespace drop outgoing packets.
 func shut() error {
-	table := nfMessage(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, text(unix.NFTA_TABLE_NAME, dropTable))
+	return dropAt(unix.NFPROTO_IPV4, unix.NF_INET_POST_ROUTING, dropPriority)
+}
+
+// dropArriving drops all packets that arrive on a link, before rules of others and routing.
+func dropArriving(link string) error {
+	const firstPriority = 0x80000000 // the smallest int32
+	return dropAt(unix.NFPROTO_NETDEV, unix.NF_NETDEV_INGRESS, firstPriority, text(unix.NFTA_HOOK_DEV, link))
+}
+
+// dropAt creates a chain that drops all packets of a hook.
+func dropAt(family byte, point, priority uint32, device ...*nl.RtAttr) error {
+	table := nfMessage(family, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, text(unix.NFTA_TABLE_NAME, dropTable))
 	hook := nl.NewRtAttr(unix.NFTA_CHAIN_HOOK|unix.NLA_F_NESTED, nil)
-	hook.AddRtAttr(unix.NFTA_HOOK_HOOKNUM, bigEndian(unix.NF_INET_POST_ROUTING))
-	hook.AddRtAttr(unix.NFTA_HOOK_PRIORITY, bigEndian(dropPriority))
-	chain := nfMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_ACK, text(unix.NFTA_CHAIN_TABLE, dropTable), text(unix.NFTA_CHAIN_NAME, "all"),
+	hook.AddRtAttr(unix.NFTA_HOOK_HOOKNUM, bigEndian(point))
+	hook.AddRtAttr(unix.NFTA_HOOK_PRIORITY, bigEndian(priority))
+	for _, a := range device {
+		hook.AddChild(a)
+	}
+	chain := nfMessage(family, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_ACK, text(unix.NFTA_CHAIN_TABLE, dropTable), text(unix.NFTA_CHAIN_NAME, "all"),
 		hook, nl.NewRtAttr(unix.NFTA_CHAIN_POLICY, bigEndian(nfDrop)), text(unix.NFTA_CHAIN_TYPE, "filter"))
 	if err := nfTransaction(table, chain); err != nil {
 		return fmt.Errorf("making the chain that drops: %w", err)
@@ -33,7 +47,7 @@ func shut() error {
 }
 
 func open() error {
-	if err := nfTransaction(nfMessage(unix.NFT_MSG_DELTABLE, unix.NLM_F_ACK, text(unix.NFTA_TABLE_NAME, dropTable))); err != nil {
+	if err := nfTransaction(nfMessage(unix.NFPROTO_IPV4, unix.NFT_MSG_DELTABLE, unix.NLM_F_ACK, text(unix.NFTA_TABLE_NAME, dropTable))); err != nil {
 		return fmt.Errorf("removing the chain that drops: %w", err)
 	}
 	return nil
@@ -44,8 +58,8 @@ func text(attr int, s string) *nl.RtAttr { return nl.NewRtAttr(attr, nl.ZeroTerm
 func bigEndian(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 
 // nfMessage encodes one message of an nftables transaction.
-func nfMessage(kind, flags int, attributes ...*nl.RtAttr) []byte {
-	return message(unix.NFNL_SUBSYS_NFTABLES<<8|kind, flags, unix.NFPROTO_IPV4, 0, attributes...)
+func nfMessage(family byte, kind, flags int, attributes ...*nl.RtAttr) []byte {
+	return message(unix.NFNL_SUBSYS_NFTABLES<<8|kind, flags, family, 0, attributes...)
 }
 
 // message encodes a netlink message: struct nlmsghdr, struct nfgenmsg, attributes.

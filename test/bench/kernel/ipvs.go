@@ -40,33 +40,34 @@ func atMost(limit float64) [2]float64 { return [2]float64{0, limit} }
 
 // ipvsPlan returns the rows for ipvs mode.
 func ipvsPlan(s ipvsSizes) []row {
-	specOf := func(l layout, n int) spec { return spec{l, n, s.endpoints} }
+	of := func(l layout, n int) spec { return specOf(l, n, s.endpoints) }
 	rows := []row{
-		{name: oneRule, box: spec{floorLayout, 1, 10}, what: anyVIP},
-		{name: fmt.Sprintf("list of %s, mean", group(s.list)), box: specOf(listLayout, s.list), what: anyVIP, against: oneRule},
-		{name: fmt.Sprintf("iptables mode, %s", group(s.tree)), box: specOf(completeLayout, s.tree), what: anyVIP, against: oneRule},
-		{name: fmt.Sprintf("ipvs mode, %s", group(s.paths[0])), box: specOf(ipvsLayout, s.paths[0]), what: anyVIP, against: oneRule},
+		{name: oneRule, box: specOf(floorLayout, 1, 10), what: anyVIP},
+		{name: fmt.Sprintf("list of %s, mean", group(s.list)), box: of(listLayout, s.list), what: anyVIP, against: oneRule},
+		{name: fmt.Sprintf("iptables mode, %s", group(s.tree)), box: of(completeLayout, s.tree), what: anyVIP, against: oneRule},
+		{name: fmt.Sprintf("ipvs mode, %s", group(s.paths[0])), box: of(ipvsLayout, s.paths[0]), what: anyVIP, against: oneRule},
 	}
 	few := rows[len(rows)-1].name
-	rows = append(rows, row{name: fmt.Sprintf("ipvs mode, %s", group(s.paths[1])), box: specOf(ipvsLayout, s.paths[1]), what: anyVIP, against: few, limits: atMost(1.2)})
+	rows = append(rows, row{name: fmt.Sprintf("ipvs mode, %s", group(s.paths[1])), box: of(ipvsLayout, s.paths[1]), what: anyVIP, against: few, limits: atMost(1.2)})
+	rows = append(rows, throughRows(true)...)
 	for _, n := range s.tool {
 		tool := fmt.Sprintf("ipvsadm --restore of %s", group(n))
 		rows = append(rows,
-			row{name: tool, box: specOf(ipvsadmLayout, n), what: loading},
-			row{name: fmt.Sprintf("load of %s", group(n)), box: specOf(ipvsLayout, n), what: loading, against: tool, limits: atMost(0.7)})
+			row{name: tool, box: of(ipvsadmLayout, n), what: loading},
+			row{name: fmt.Sprintf("load of %s", group(n)), box: of(ipvsLayout, n), what: loading, against: tool, limits: atMost(0.7)})
 	}
-	usual, n := specOf(ipvsLayout, s.usual), group(s.usual)
+	usual, n := of(ipvsLayout, s.usual), group(s.usual)
 	if s.usual != s.tool[len(s.tool)-1] {
 		rows = append(rows, row{name: "load of " + n, box: usual, what: loading})
 	}
 	idleTree := fmt.Sprintf("CPU with nothing to do, iptables mode, %s", group(s.tree))
 	rows = append(rows,
 		row{name: "memory at most, " + n, box: usual, what: memory},
-		row{name: idleTree, box: specOf(completeLayout, s.tree), what: idle},
+		row{name: idleTree, box: of(completeLayout, s.tree), what: idle},
 		row{name: "CPU with nothing to do, " + n, box: usual, what: idle, against: idleTree, limits: atMost(1)})
 	first := ""
 	for i, n := range s.changes {
-		r := row{name: fmt.Sprintf("one endpoint changed of %s", group(n)), box: specOf(ipvsLayout, n), what: endpointChanged, against: first}
+		r := row{name: fmt.Sprintf("one endpoint changed of %s", group(n)), box: of(ipvsLayout, n), what: endpointChanged, against: first}
 		if i == len(s.changes)-1 {
 			r.limits = atMost(1.5)
 		}

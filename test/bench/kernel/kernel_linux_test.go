@@ -68,7 +68,7 @@ func TestPacketsAreFirstPackets(t *testing.T) {
 			if b == legacy && !wait.Soaking() { // the test with nft is stricter
 				t.Skip("runs only in make soak, because the test with nft covers the same")
 			}
-			x := loaded(t, b, spec{floorLayout, 1, 10})
+			x := loaded(t, b, specOf(floorLayout, 1, 10))
 			f, err := newFlood(x, vips(1))
 			if err != nil {
 				t.Fatal(err)
@@ -134,7 +134,7 @@ func TestListChanges(t *testing.T) {
 				t.Skip("runs only in make soak, because the test with nft covers the same")
 			}
 			const services, endpoints = 20, 3
-			x := loaded(t, b, spec{listLayout, services, endpoints})
+			x := loaded(t, b, specOf(listLayout, services, endpoints))
 			all := vips(services + 2)
 			reached := func(service int) error {
 				f, err := newFlood(x, all[service:service+1])
@@ -211,5 +211,37 @@ func TestFigures(t *testing.T) {
 				t.Errorf("%s of %s = %s, want %s", rows[j].name, b, cell, want[j])
 			}
 		}
+	}
+}
+
+// TestCompletePaths sends packets through hosts that forward them. All packets of a path must leave
+// the host, except those to another host's link address. Before datagrams are measured, their flows
+// must have answers.
+func TestCompletePaths(t *testing.T) {
+	needs(t, nft)
+	for _, r := range throughRows(false) {
+		t.Run(r.name, func(t *testing.T) {
+			x := loaded(t, nft, r.box)
+			paths, err := aim([]row{r}, map[spec]*box{r.box: x})
+			for _, p := range paths {
+				defer p.flood.close()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = prove(x, paths[0].flood)
+			if r.what == nowhere {
+				if err == nil || !strings.Contains(err.Error(), "of 200 packets 0 have") {
+					t.Errorf("packets to another host: error = %v, want an error that no packets left", err)
+				}
+			} else if err != nil {
+				t.Error(err)
+			}
+			if r.box.Through == established && r.box.Layout == floorLayout {
+				if n := translated(t, x); n != flowCount {
+					t.Errorf("translated packets = %d, want %d, one for each flow", n, flowCount)
+				}
+			}
+		})
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"runtime"
@@ -174,16 +175,31 @@ func aim(rows []row, boxes map[spec]*box) (paths []*path, err error) {
 			continue
 		}
 		x := boxes[r.box]
-		f, err := newFlood(x, targets(r))
+		mac := x.peer
+		if r.what == nowhere {
+			mac = net.HardwareAddr{0x02, 0xff, 0, 0, 0, 0}
+		}
+		f, err := newFloodTo(x, mac, targets(r))
 		if err != nil {
 			return paths, err
 		}
 		paths = append(paths, &path{row: r, box: x, flood: f})
+		if r.what == nowhere {
+			continue
+		}
 		if err := prove(x, f); err != nil {
 			return paths, fmt.Errorf("%s: %w", r.name, err)
 		}
+		if x.spec.Through == established {
+			if err := establish(x, f); err != nil {
+				return paths, fmt.Errorf("%s: %w", r.name, err)
+			}
+		}
 	}
 	for _, x := range boxes {
+		if x.spec.Through != "" {
+			continue
+		}
 		if _, err := x.ask(request{Do: "shut"}); err != nil {
 			return paths, err
 		}
@@ -196,6 +212,12 @@ func targets(r row) []netip.Addr {
 	switch all := vips(r.box.Services); r.what {
 	case lastVIP:
 		return all[len(all)-1:]
+	case anyEndpoint:
+		some := make([]netip.Addr, r.box.Endpoints)
+		for i := range some {
+			some[i] = endpoint(i)
+		}
+		return some
 	case noVIP:
 		strangers := make([]netip.Addr, 1<<12)
 		for i := range strangers {
@@ -235,6 +257,21 @@ func prove(x *box, f *flood) error {
 		return fmt.Errorf("of %d packets %.0f have come to endpoints", packets, came)
 	}
 	return nil
+}
+
+// establish lets the endpoints answer each flow.
+func establish(x *box, f *flood) error {
+	if _, err := x.ask(request{Do: "listen"}); err != nil {
+		return err
+	}
+	if _, err := f.send(flowCount); err != nil {
+		return err
+	}
+	n, err := x.ask(request{Do: "answer"})
+	if err == nil && n != flowCount {
+		return fmt.Errorf("of %d flows %.0f have answers", flowCount, n)
+	}
+	return err
 }
 
 // flow sends packets through all paths in turn, and records the time per packet in microseconds.
@@ -279,6 +316,11 @@ func flow(ctx context.Context, paths []*path, e effort, out samples) error {
 
 // shoot sends a batch, and returns the time per packet in microseconds.
 func (p *path) shoot() (float64, error) {
+	if p.box.spec.Through == opening {
+		if _, err := p.box.ask(request{Do: "forget"}); err != nil {
+			return 0, err
+		}
+	}
 	if _, err := p.flood.send(p.packets); err != nil { // the first batch is not counted, because the caches still hold another box's rules
 		return 0, err
 	}

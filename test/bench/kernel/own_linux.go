@@ -59,12 +59,15 @@ func (o *own) start() error {
 	var d dataplane.Dataplane
 	var err error
 	switch o.spec.Layout {
-	case ipvsLayout:
+	case ipvsLayout, ipvsDirectLayout:
 		options.Mode = ipvs.Needs()
 		d, err = ipvs.New(context.Background(), ipvs.Options{Log: log, RunDir: options.RunDir})
-	case mapsLayout, mapsCompleteLayout, affinityLayout, rangesLayout, clampLayout:
+	case mapsLayout, mapsCompleteLayout, affinityLayout, rangesLayout, clampLayout, directLayout, fastLayout:
 		options.Interface = "lo" // some kernels lack dummy devices
 		options.Mode, options.ClampMSS = nftables.Needs(), o.spec.Layout == clampLayout
+		if o.spec.Layout == fastLayout {
+			options.FastPath = []string{inLink, outLink}
+		}
 		d, err = nftables.New(nftables.Options{Log: log, Mark: guard.MarkBits(options.MasqueradeBit)})
 	default:
 		options.Interface = "lo"
@@ -107,7 +110,12 @@ func (o *own) add(i int) {
 		Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, SNAT: balancer.AutoSNAT, Forward: balancer.NATForward, NoEndpoints: balancer.RejectClients, DrainTimeout: 30 * time.Second, ConnectTimeout: time.Second, ProxyProtocol: balancer.NoProxyProtocol}, Affinity: balancer.NoAffinity, AffinityTimeout: 3 * time.Hour,
 		Locality: balancer.AnyLocality,
 	}
+	if o.spec.Through == established {
+		s.Ports[0].Protocol = balancer.UDP
+	}
 	switch o.spec.Layout {
+	case directLayout, ipvsDirectLayout:
+		s.Forward, s.Ports[0].TargetPort = balancer.DRForward, servicePort
 	case affinityLayout:
 		s.Affinity = balancer.ClientIPAffinity
 	case rangesLayout:

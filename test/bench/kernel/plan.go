@@ -31,9 +31,14 @@ const (
 	affinityLayout     layout = "affinity"      // maps complete with affinity
 	rangesLayout       layout = "ranges"        // maps complete with three source ranges
 	clampLayout        layout = "clamp"         // maps complete with segments limited to the path's MTU
+	directLayout       layout = "direct"        // maps complete with forward = "dr"
+	fastLayout         layout = "fast"          // maps complete with fast_path
 
-	ipvsLayout    layout = "ipvs"    // ipvs mode with everything that the daemon keeps on a host
-	ipvsadmLayout layout = "ipvsadm" // the same virtual servers, loaded by ipvsadm --restore
+	emptyLayout layout = "empty" // no rules; the host only routes
+
+	ipvsLayout       layout = "ipvs"        // ipvs mode with everything that the daemon keeps on a host
+	ipvsDirectLayout layout = "ipvs direct" // ipvs with forward = "dr"
+	ipvsadmLayout    layout = "ipvsadm"     // the same virtual servers, loaded by ipvsadm --restore
 )
 
 // spec is the content of a box.
@@ -41,7 +46,23 @@ type spec struct {
 	Layout    layout `json:"layout"`
 	Services  int    `json:"services"`
 	Endpoints int    `json:"endpoints"`
+	// Through is set if packets leave the box. Otherwise the box drops them after NAT, before the
+	// kernel remembers their connections.
+	Through traffic `json:"through,omitempty"`
 }
+
+// specOf returns the content of a box that drops packets.
+func specOf(l layout, services, endpoints int) spec {
+	return spec{Layout: l, Services: services, Endpoints: endpoints}
+}
+
+// traffic is a kind of traffic through a box.
+type traffic string
+
+const (
+	opening     traffic = "opening"     // every packet is a TCP SYN of a new connection
+	established traffic = "established" // datagrams of flows that endpoints have answered
+)
 
 // measure is a measured property of a box.
 type measure string
@@ -52,6 +73,10 @@ const (
 	anyVIP  measure = "any VIP"
 	lastVIP measure = "last VIP"
 	noVIP   measure = "no VIP"
+	// These packets are sent to one of the endpoints, or to another host's link address, so the box
+	// ignores them.
+	anyEndpoint measure = "any endpoint"
+	nowhere     measure = "nowhere"
 	// These measure the control plane: a load into empty tables, and changes to loaded services.
 	loading         measure = "load"
 	endpointChanged measure = "one endpoint changed"
@@ -66,8 +91,10 @@ const (
 	disturbed measure = "others change rules"
 )
 
-// isPath reports whether m is a cost of first packets.
-func (m measure) isPath() bool { return m == anyVIP || m == lastVIP || m == noVIP }
+// isPath reports whether m is the cost of a packet.
+func (m measure) isPath() bool {
+	return m == anyVIP || m == lastVIP || m == noVIP || m == anyEndpoint || m == nowhere
+}
 
 // isCount reports whether m's values are integers.
 func (m measure) isCount() bool { return m == ruleCount }
@@ -75,7 +102,7 @@ func (m measure) isCount() bool { return m == ruleCount }
 // unit returns the unit of m's values, and their number of decimals.
 func (m measure) unit() (name string, decimals int) {
 	switch m {
-	case anyVIP, lastVIP, noVIP:
+	case anyVIP, lastVIP, noVIP, anyEndpoint, nowhere:
 		return "us", 2
 	case loading:
 		return "s", 2
@@ -96,6 +123,8 @@ type row struct {
 	what measure
 	// against is the name of the row to compare with, or "".
 	against string
+	// above is the name of a row whose value is subtracted from both sides of the ratio, or "".
+	above string
 	// limits has the maximum for each backend. It applies to the ratio or, without a ratio, to the
 	// value. 0 means no limit.
 	limits [2]float64
@@ -124,10 +153,10 @@ const oneRule = "one DNAT rule over ten endpoints"
 
 // plan returns the rows of the complete table.
 func plan(s sizes) []row {
-	floor := spec{floorLayout, 1, 10}
+	floor := specOf(floorLayout, 1, 10)
 	rows := []row{{name: oneRule, box: floor, what: anyVIP, bar: oneRule}}
 	for _, n := range s.list {
-		box := spec{listLayout, n, s.endpoints}
+		box := specOf(listLayout, n, s.endpoints)
 		rows = append(rows,
 			row{name: fmt.Sprintf("list of %s, mean", group(n)), box: box, what: anyVIP, against: oneRule, bar: meanBar(s, n)},
 			row{name: fmt.Sprintf("list of %s, worst", group(n)), box: box, what: lastVIP, against: oneRule})
@@ -138,18 +167,18 @@ func plan(s sizes) []row {
 	plain := ownPaths(s, mapsCompleteLayout, "nftables mode, complete", [2]float64{0, 1.4})
 	rows = append(rows, plain...)
 	rows = append(rows, row{
-		name: "nftables mode, complete, one service", box: spec{mapsCompleteLayout, 1, floor.Endpoints},
+		name: "nftables mode, complete, one service", box: specOf(mapsCompleteLayout, 1, floor.Endpoints),
 		what: anyVIP, against: oneRule, limits: [2]float64{0, 1.3},
 	})
 	for _, l := range []layout{affinityLayout, rangesLayout, clampLayout} {
 		rows = append(rows, row{
-			name: fmt.Sprintf("nftables mode, %s, %s", l, group(s.services[1])), box: spec{l, s.services[1], s.endpoints},
+			name: fmt.Sprintf("nftables mode, %s, %s", l, group(s.services[1])), box: specOf(l, s.services[1], s.endpoints),
 			what: anyVIP, against: plain[1].name, limits: [2]float64{0, 1.5},
 		})
 	}
 	first := ""
 	for i, n := range s.one {
-		r := row{name: fmt.Sprintf("one service, %s endpoints", group(n)), box: spec{completeLayout, 1, n}, what: anyVIP, against: first}
+		r := row{name: fmt.Sprintf("one service, %s endpoints", group(n)), box: specOf(completeLayout, 1, n), what: anyVIP, against: first}
 		if i == len(s.one)-1 {
 			r.limits = [2]float64{1.5, 1.5}
 		}
@@ -157,24 +186,62 @@ func plan(s sizes) []row {
 			first = r.name
 		}
 	}
-	usual := spec{completeLayout, s.services[1], s.endpoints}
+	usual := specOf(completeLayout, s.services[1], s.endpoints)
 	longest := s.list[len(s.list)-1]
 	const stranger = "for no VIP: one NAT rule"
 	rows = append(rows,
 		row{name: stranger, box: floor, what: noVIP},
-		row{name: fmt.Sprintf("for no VIP: list of %s", group(longest)), box: spec{listLayout, longest, s.endpoints}, what: noVIP, against: stranger},
+		row{name: fmt.Sprintf("for no VIP: list of %s", group(longest)), box: specOf(listLayout, longest, s.endpoints), what: noVIP, against: stranger},
 		row{name: fmt.Sprintf("for no VIP: complete, %s", group(usual.Services)), box: usual, what: noVIP, against: stranger, limits: [2]float64{1.05, 1.05}})
 	rows = append(rows, row{
-		name: fmt.Sprintf("for no VIP: nftables mode, complete, %s", group(usual.Services)), box: spec{mapsCompleteLayout, usual.Services, usual.Endpoints},
+		name: fmt.Sprintf("for no VIP: nftables mode, complete, %s", group(usual.Services)), box: specOf(mapsCompleteLayout, usual.Services, usual.Endpoints),
 		what: noVIP, against: stranger, limits: [2]float64{0, 1.05},
 	})
+	rows = append(rows, throughRows(false)...)
 	return append(append(rows, control(s)...), mapsControl(s)...)
+}
+
+// throughRows returns the rows for complete paths through a host: from the arrival of a frame until
+// the frame has left for an endpoint. withIPVS adds the paths that need modules of the kernel.
+func throughRows(withIPVS bool) []row {
+	const ignored = "an ignored frame"
+	rows := []row{{name: ignored, box: spec{emptyLayout, 1, 10, opening}, what: nowhere}}
+	for _, t := range []traffic{opening, established} {
+		add := func(name string, l layout, against string, limit float64) string {
+			r := row{name: fmt.Sprintf("%s: %s", t, name), box: spec{l, 1, 10, t}, what: anyVIP, against: against, limits: [2]float64{0, limit}}
+			if l == emptyLayout {
+				r.what = anyEndpoint
+			}
+			if l == directLayout || l == fastLayout {
+				r.above = ignored
+			}
+			rows = append(rows, r)
+			return r.name
+		}
+		natLimit, drLimit := 1.2, 0.35
+		if t == established {
+			natLimit, drLimit = 0, 0.8
+		}
+		add("routed", emptyLayout, "", 0)
+		base := add(oneRule, floorLayout, "", 0)
+		nat := add("nftables mode", mapsCompleteLayout, base, natLimit)
+		add("nftables mode, dr", directLayout, nat, drLimit)
+		if !withIPVS {
+			continue
+		}
+		add("ipvs mode", ipvsLayout, base, 0)
+		dr := add("ipvs mode, dr", ipvsDirectLayout, base, 0)
+		if t == established {
+			add("nftables mode, fast_path", fastLayout, dr, 1)
+		}
+	}
+	return rows
 }
 
 // mapsControl returns the rows for nftables mode's control plane.
 func mapsControl(s sizes) (rows []row) {
 	for i, n := range s.services {
-		complete, alone := spec{mapsCompleteLayout, n, s.endpoints}, spec{mapsLayout, n, s.endpoints}
+		complete, alone := specOf(mapsCompleteLayout, n, s.endpoints), specOf(mapsLayout, n, s.endpoints)
 		name := fmt.Sprintf("of %s, nftables mode", group(n))
 		limit := func(most float64) (l [2]float64) {
 			if i == 1 {
@@ -189,7 +256,7 @@ func mapsControl(s sizes) (rows []row) {
 			rows = append(rows, row{name: fmt.Sprintf("%s %s", what, name), box: complete, what: what, limits: limit(5)})
 		}
 	}
-	usual := spec{mapsCompleteLayout, s.services[1], s.endpoints}
+	usual := specOf(mapsCompleteLayout, s.services[1], s.endpoints)
 	name := fmt.Sprintf(", nftables mode, %s", group(usual.Services))
 	return append(rows,
 		row{name: "memory at most" + name, box: usual, what: memory, limits: [2]float64{0, 200}},
@@ -202,7 +269,7 @@ func mapsControl(s sizes) (rows []row) {
 func ownPaths(s sizes, l layout, name string, limits [2]float64) []row {
 	var rows []row
 	for i, n := range s.services {
-		r := row{name: fmt.Sprintf("%s, %s", name, group(n)), box: spec{l, n, s.endpoints}, what: anyVIP, against: oneRule}
+		r := row{name: fmt.Sprintf("%s, %s", name, group(n)), box: specOf(l, n, s.endpoints), what: anyVIP, against: oneRule}
 		switch i {
 		case 1:
 			r.limits, r.bar = limits, ownBar(l, n)
@@ -217,30 +284,30 @@ func ownPaths(s sizes, l layout, name string, limits [2]float64) []row {
 // control returns the rows for the control plane.
 func control(s sizes) (rows []row) {
 	for i, n := range s.services {
-		box := spec{completeLayout, n, s.endpoints}
+		box := specOf(completeLayout, n, s.endpoints)
 		load := row{name: fmt.Sprintf("load of %s", group(n)), box: box, what: loading}
 		if i == 1 {
 			load.limits = [2]float64{1.5, 4}
 		}
 		rows = append(rows, load,
-			row{name: load.name + ", nat rules alone", box: spec{natLayout, n, s.endpoints}, what: loading})
+			row{name: load.name + ", nat rules alone", box: specOf(natLayout, n, s.endpoints), what: loading})
 	}
 	for _, n := range s.list {
-		rows = append(rows, row{name: fmt.Sprintf("load of %s, list", group(n)), box: spec{listLayout, n, s.endpoints}, what: loading})
+		rows = append(rows, row{name: fmt.Sprintf("load of %s, list", group(n)), box: specOf(listLayout, n, s.endpoints), what: loading})
 	}
-	usual, n := spec{completeLayout, s.services[1], s.endpoints}, s.list[len(s.list)-1]
+	usual, n := specOf(completeLayout, s.services[1], s.endpoints), s.list[len(s.list)-1]
 	rows = append(rows, // measured before any change
 		row{name: fmt.Sprintf("rules for %s", group(usual.Services)), box: usual, what: ruleCount, limits: [2]float64{150_000, 150_000}},
-		row{name: fmt.Sprintf("rules for %s, list", group(n)), box: spec{listLayout, n, s.endpoints}, what: ruleCount})
+		row{name: fmt.Sprintf("rules for %s, list", group(n)), box: specOf(listLayout, n, s.endpoints), what: ruleCount})
 	for i, n := range s.services[:2] {
 		for _, what := range []measure{endpointChanged, serviceAdded, serviceRemoved} {
-			r := row{name: fmt.Sprintf("%s of %s", what, group(n)), box: spec{completeLayout, n, s.endpoints}, what: what}
+			r := row{name: fmt.Sprintf("%s of %s", what, group(n)), box: specOf(completeLayout, n, s.endpoints), what: what}
 			if i == 1 {
 				r.limits = [2]float64{500, 80}
 			}
 			rows = append(rows, r)
 			if slices.Contains(s.list, n) {
-				r := row{name: r.name + ", list", box: spec{listLayout, n, s.endpoints}, what: what}
+				r := row{name: r.name + ", list", box: specOf(listLayout, n, s.endpoints), what: what}
 				rows = append(rows, r)
 			}
 		}
@@ -257,7 +324,7 @@ func chosen(rows []row, only *regexp.Regexp) []row {
 	for i := len(rows) - 1; i >= 0; i-- { // a row is compared with an earlier one
 		if r := rows[i]; only.MatchString(r.name) || want[r.name] {
 			want[r.name] = true
-			want[r.against] = true
+			want[r.against], want[r.above] = true, true
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return !want[r.name] })

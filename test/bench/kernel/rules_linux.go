@@ -60,11 +60,12 @@ type subject interface {
 type floor struct {
 	backend   backend
 	endpoints int
+	proto     string
 }
 
 func (f floor) load(ctx context.Context) (time.Duration, error) {
-	return restore(ctx, f.backend, fmt.Appendf(nil, "*nat\n-A PREROUTING -d %s/32 -p tcp -m tcp --dport %d -j DNAT --to-destination %s-%s:%d --random\nCOMMIT\n",
-		vips(1)[0], servicePort, endpoint(0), endpoint(f.endpoints-1), targetPort))
+	return restore(ctx, f.backend, fmt.Appendf(nil, "*nat\n-A PREROUTING -d %s/32 -p %s --dport %d -j DNAT --to-destination %s-%s:%d --random\nCOMMIT\n",
+		vips(1)[0], f.proto, servicePort, endpoint(0), endpoint(f.endpoints-1), targetPort))
 }
 
 func (f floor) change(context.Context, measure, int) (time.Duration, error) {
@@ -114,3 +115,14 @@ func (l *listRules) change(ctx context.Context, kind measure, n int) (time.Durat
 }
 
 func (l *listRules) stop() {}
+
+// empty is a host without rules.
+type empty struct{}
+
+func (empty) load(context.Context) (time.Duration, error) { return 0, nil }
+
+func (empty) change(context.Context, measure, int) (time.Duration, error) {
+	return 0, fmt.Errorf("a host without rules has nothing to change")
+}
+
+func (empty) stop() {}

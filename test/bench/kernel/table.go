@@ -39,9 +39,12 @@ func figures(rows []row, b backend, all samples) (out []figure) {
 		f.Low, f.Value, f.High = quartiles(values)
 		judged := f.Value
 		if base := all[r.against]; len(base) == len(values) {
-			ratios := make([]float64, len(values))
+			ratios, above := make([]float64, len(values)), all[r.above]
+			if above == nil {
+				above = make([]float64, len(values))
+			}
 			for i := range values {
-				ratios[i] = values[i] / base[i]
+				ratios[i] = (values[i] - above[i]) / (base[i] - above[i])
 			}
 			f.Against = r.against
 			f.RatioLow, f.Ratio, f.RatioHigh = quartiles(ratios)
