@@ -91,12 +91,14 @@ func (a *acceptor) filtered() (bool, error) {
 	if a.family == inet.IPv6 {
 		table.Family, names = nft.IPv6, "/proc/net/ip6_tables_names"
 	}
-	chains, err := a.conn.Chains(table)
-	if err != nil {
-		return false, fmt.Errorf("looking for iptables' filters: %w", err)
-	}
-	if slices.ContainsFunc(chains, func(c nft.Found) bool { return c.Name == "FORWARD" || c.Name == "INPUT" }) {
-		return true, nil
+	for _, chain := range []string{"FORWARD", "INPUT"} { // the kernel would list the chains of all tables
+		there, err := a.conn.HasChain(table, chain)
+		if err != nil {
+			return false, fmt.Errorf("looking for iptables' filters: %w", err)
+		}
+		if there {
+			return true, nil
+		}
 	}
 	text, err := os.ReadFile(names) // missing if the kernel has no legacy iptables
 	return err == nil && slices.Contains(strings.Fields(string(text)), filterTable), nil

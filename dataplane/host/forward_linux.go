@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -157,22 +158,33 @@ func (tn *tuning) arpSilenced() []balancer.Problem {
 	if _, set := tn.ledger.Sysctls[arpIgnore]; !set {
 		return nil
 	}
-	var names []string
-	for a, places := range tn.view.addrs {
-		onLoopback := func(at local) bool { return tn.view.devices[at.link].loopback }
-		if _, ours := tn.ledger.Addresses[a]; ours || !a.Is4() || a.IsLoopback() || tn.shown.At(a).held != (Held{}) {
-			continue
-		}
-		if !slices.ContainsFunc(places, func(at local) bool { return !onLoopback(at) }) {
-			names = append(names, a.String())
-		}
+	if tn.view.silenced == nil || tn.view.silenced.shown != tn.shown {
+		tn.view.silenced = &silenced{tn.shown, tn.foreignOnLoopback()}
 	}
-	if names == nil {
+	if len(tn.view.silenced.addrs) == 0 {
 		return nil
+	}
+	names := make([]string, 0, len(tn.view.silenced.addrs))
+	for _, a := range tn.view.silenced.addrs {
+		names = append(names, a.String())
 	}
 	slices.Sort(names)
 	return []balancer.Problem{{Severity: balancer.SeverityWarning, Text: fmt.Sprintf("hosts on the LAN can no longer reach %s on lo, because vipd "+
 		"sets %s = 1 for its VIPs. Move such addresses to a NIC, or route them to this host's own address", strings.Join(names, ", "), arpIgnore)}}
+}
+
+// foreignOnLoopback returns the IPv4 addresses that only lo has and that vipd neither added nor
+// holds.
+func (tn *tuning) foreignOnLoopback() (all []netip.Addr) {
+	for a, places := range tn.view.addrs {
+		if _, ours := tn.ledger.Addresses[a]; ours || !a.Is4() || a.IsLoopback() || tn.shown.At(a).held != (Held{}) {
+			continue
+		}
+		if !slices.ContainsFunc(places, func(at local) bool { return !tn.view.devices[at.link].loopback }) {
+			all = append(all, a)
+		}
+	}
+	return all
 }
 
 // checkSysctls restores changed sysctls, and reports whether the sysctl problems have changed.

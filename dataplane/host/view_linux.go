@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"vipd/balancer/snap"
 	"vipd/dataplane/guard"
 )
 
@@ -42,9 +43,18 @@ const dummyKind = "dummy"
 type view struct {
 	addrs   map[netip.Addr][]local
 	devices map[int]device
+	// silenced caches the result of arpSilenced for these records, until an address changes.
+	silenced *silenced
+}
+
+// silenced holds the IPv4 addresses on lo that are not vipd's, for the records in shown.
+type silenced struct {
+	shown snap.Map[netip.Addr, shown]
+	addrs []netip.Addr
 }
 
 func (v *view) set(a netip.Addr, at local) {
+	v.silenced = nil
 	places := v.addrs[a]
 	for i := range places {
 		if places[i].link == at.link && places[i].bits == at.bits {
@@ -56,6 +66,7 @@ func (v *view) set(a netip.Addr, at local) {
 }
 
 func (v *view) unset(a netip.Addr, link, bits int) {
+	v.silenced = nil
 	places := slices.DeleteFunc(v.addrs[a], func(p local) bool { return p.link == link && p.bits == bits })
 	if len(places) == 0 {
 		delete(v.addrs, a)
