@@ -2,6 +2,7 @@ package host
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -13,6 +14,10 @@ import (
 	"vipd/dataplane/guard"
 	"vipd/dataplane/internal/xtables"
 )
+
+// ErrUnsettled matches an error of LocalAddresses (errors.Is) if addresses changed during each attempt
+// to list them. FollowAddresses reports the last of these changes.
+var ErrUnsettled = errors.New("this host's addresses change too quickly to be listed")
 
 // Options configures a Host.
 type Options struct {

@@ -23,9 +23,12 @@ const settleTime = 100 * time.Millisecond
 // loopback, link-local and multicast addresses, and addresses that vipd or vipd owner added. If
 // networks is not empty, it returns only addresses in these networks. networked holds the addresses
 // that have a network on their device. vipd owner can't have added them, because it adds addresses
-// without a network.
+// without a network. The error may match ErrUnsettled.
 func (h *Host) LocalAddresses(networks []netip.Prefix) (own, networked []netip.Addr, err error) {
 	v, err := readView(h.nl)
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, nil, ErrUnsettled
+	}
 	if err != nil {
 		return nil, nil, err
 	}

@@ -356,6 +356,7 @@ func Decode(d store.Document) (Config, []balancer.Problem) {
 			Severity: balancer.SeverityError, Origin: d.Where(p.Path), Field: p.Path, Text: p.Text,
 		})
 	}
+	c.Services, c.VIPs = nil, nil // a large file's tree must not stay in memory
 	for name, g := range c.Ownership.VRRP {
 		g.Origin = d.Where(decode.Join("ownership.vrrp", name))
 		c.Ownership.VRRP[name] = g

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -95,6 +96,7 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 		if !ready && d.views.Look().Ready() {
 			ready = true
 			d.Log.Info("ready: the first complete state is applied", "took", time.Since(d.started).Round(time.Millisecond))
+			debug.FreeOSMemory() // the start needed much more memory than vipd needs from now on
 			d.notify.status(d.summary)
 		}
 		if ready {

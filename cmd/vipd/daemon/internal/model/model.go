@@ -2,6 +2,7 @@ package model
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -20,6 +21,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/names"
 	"vipd/cmd/vipd/daemon/internal/outlier"
 	"vipd/dataplane"
+	"vipd/dataplane/host"
 	"vipd/store"
 	"vipd/store/statedir"
 )
@@ -335,12 +337,15 @@ func (m *Model) waits() bool {
 func (m *Model) env(c config.Config, latest *store.Snapshot) balancer.Env {
 	if m.moved.Swap(false) {
 		local, networked, err := m.o.LocalAddresses()
-		if err != nil {
+		switch {
+		case err == nil:
+			m.addresses, m.networked = local, networked
+		case errors.Is(err, host.ErrUnsettled): // for example while vipd adds thousands of VIPs
+			m.moved.Store(true)
+		default:
 			m.o.Events.Record(events.Event{
 				Kind: events.Problem, Level: slog.LevelWarn, Text: "this host's addresses can't be listed; node ports keep their addresses", Cause: err.Error(),
 			})
-		} else {
-			m.addresses, m.networked = local, networked
 		}
 	}
 	return balancer.Env{

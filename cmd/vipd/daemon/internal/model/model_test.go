@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/names"
 	"vipd/cmd/vipd/daemon/internal/outlier"
 	"vipd/dataplane"
+	"vipd/dataplane/host"
 	"vipd/dataplane/probe"
 	"vipd/store"
 	"vipd/store/statedir"
@@ -119,6 +121,38 @@ func TestWaitsAtRest(t *testing.T) {
 		}
 		if states > 10 {
 			t.Errorf("states in a minute of waiting = %d, want at most 10", states)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestAddressesUnsettled changes the host's addresses so quickly that they can't be listed. The
+// model must not report a problem, and must list the addresses again.
+func TestAddressesUnsettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, a, lists := options(t, t.TempDir()), netip.MustParseAddr("192.0.2.1"), 0
+		o.LocalAddresses = func() (own, networked []netip.Addr, err error) {
+			if lists++; lists == 1 {
+				return nil, nil, host.ErrUnsettled
+			}
+			return []netip.Addr{a}, nil, nil
+		}
+		m := model.New(o)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- m.Run(ctx) }()
+		m.Publish(store.Snapshot{Connected: true})
+		synctest.Wait()
+		m.Kick()
+		synctest.Wait()
+		if got := m.State().Env.Local; !slices.Equal(got, []netip.Addr{a}) {
+			t.Errorf("addresses = %v, want %s", got, a)
+		}
+		if all, _ := o.Events.Read(0, 10); len(all) > 0 {
+			t.Errorf("events = %v, want none", all)
 		}
 		cancel()
 		if err := <-ended; err != nil {
