@@ -133,6 +133,36 @@ func poll(c *cli.Call, p pace, ask func() (done bool, err error)) error {
 	}
 }
 
+// showPolled shows the answer to a question. With -w, it asks again once a second until ctx is
+// done, and shows the answer again if the data that changing returns for it have changed.
+func showPolled[T any](c *cli.Call, ask func() (T, error), changing func(T) any, show func(T) error) error {
+	if !c.Flags.Bool("watch") {
+		answer, err := ask()
+		if err != nil {
+			return err
+		}
+		return show(answer)
+	}
+	last, before := frame{}, ""
+	err := poll(c, pace{fleetInterval, fleetPatience}, func() (bool, error) {
+		answer, err := ask()
+		if err != nil {
+			return false, err
+		}
+		text, _ := json.Marshal(changing(answer)) // -o json prints the same types
+		if last.shown && string(text) == before {
+			return false, nil
+		}
+		before = string(text)
+		err = showFrame(c.Printer, &last, func() error { return show(answer) })
+		return err != nil, err
+	})
+	if c.Err() != nil {
+		return nil
+	}
+	return err
+}
+
 // frame holds the output that was shown last. The zero value means that nothing has been shown yet.
 type frame struct {
 	shown    bool

@@ -24,7 +24,7 @@ the frontends that were compiled from them. NAME is a service; for frontends,
 it may be a key such as 10.96.0.10:80/tcp. UP is the number of endpoints that
 get new connections, per port if ports differ. svc, ep, fe and no are short
 for the kinds, and svc/web means services web. With -w, the list is printed
-again after each change, except for pools and VIPs.
+again after each change.
 
 -o wide adds columns. -o json prints the API's JSON, always a list. -o toml
 prints services as a services file. -o name prints a name on each line: web,
@@ -154,8 +154,6 @@ func kindName(c *cli.Call) (string, error) {
 		return "", cli.WrongUse("-o toml prints definitions, which %s don't have; use \"vipctl get services -o toml\"", name)
 	case c.Flags.Bool("down") && (name != "endpoints" || c.FleetWide):
 		return "", cli.WrongUse("--down works only for the endpoints of this host's vipd: vipctl get endpoints --down")
-	case (name == "pools" || name == "vips") && c.Flags.Bool("watch"):
-		return "", cli.WrongUse("%s can't be followed: leave -w out", name)
 	}
 	return name, nil
 }

@@ -184,7 +184,7 @@ func wrongUses(t *testing.T) string {
 // combinations lists invalid command lines whose words are valid individually.
 var combinations = []string{
 	"conns --follow --kill", "conns --follow --state established", "conns --yes", "conns web --service dns", "conns --client here", "conns --kill", "conns web --kill",
-	"describe vip 10.96.0.10 -o toml", "diff --prune", "diff -f a.toml -f b.toml", "explain here 10.96.0.10:80", "get services --down", "get pools -w",
+	"describe vip 10.96.0.10 -o toml", "diff --prune", "diff -f a.toml -f b.toml", "explain here 10.96.0.10:80", "get services --down",
 	"apply -f - -f -", "apply -f services.yaml", "history Web --etcd http://127.0.0.1:1", "node set n1", "ownership rekeyed", "vip move", "vip move here --to n1",
 	"node fence n1", "get services -o jsonpath={end}", "get services -o jsonpath={x!}",
 	"get services -o jsonpath={'x}", "register web 10.0.0.1 --timeout=-1s -- true", "register web 10.0.0.1 --kill-after=-1s -- true", "convert --from apache x",

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -58,39 +57,15 @@ func nodeViews(w *etcd.Store, ctx context.Context) ([]nodeView, error) {
 // readNodes shows the nodes. With -w, it shows them again after each change until ctx is done. It
 // polls once a second, because nodes write at most once a second.
 func readNodes(c *cli.Call, show func([]nodeView) error) error {
-	if !c.Flags.Bool("watch") {
-		all, err := cli.AskEtcd(c, nodeViews)
-		if err != nil {
-			return err
-		}
-		return show(all)
-	}
 	if _, err := c.Etcd(); err != nil { // an invalid etcd configuration is not retried
 		return err
 	}
-	last, before := frame{}, ""
-	err := poll(c, pace{fleetInterval, fleetPatience}, func() (bool, error) {
-		all, err := cli.AskEtcd(c, nodeViews)
-		if err != nil {
-			return false, err
-		}
-		text := changing(all)
-		if text == before {
-			return false, nil
-		}
-		before = text
-		err = showFrame(c.Printer, &last, func() error { return show(all) })
-		return err != nil, err
-	})
-	if c.Err() != nil {
-		return nil
-	}
-	return err
+	return showPolled(c, func() ([]nodeView, error) { return cli.AskEtcd(c, nodeViews) }, changing, show)
 }
 
-// changing returns the nodes' data as text, except the times of their statuses. A watch shows the
-// nodes again when this text changes.
-func changing(nodes []nodeView) string {
+// changing returns the nodes' data without the times of their statuses. A watch shows the nodes
+// again when these data change.
+func changing(nodes []nodeView) any {
 	nodes = slices.Clone(nodes)
 	for i := range nodes {
 		if nodes[i].Status != nil {
@@ -99,8 +74,7 @@ func changing(nodes []nodeView) string {
 			nodes[i].Status = &s
 		}
 	}
-	text, _ := json.Marshal(nodes) // nodes were read from JSON, so they can be written as JSON
-	return string(text)
+	return nodes
 }
 
 func nodesTable(p *cli.Printer, nodes []nodeView) *table.Table {

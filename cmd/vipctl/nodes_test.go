@@ -51,6 +51,37 @@ func TestGetNodesWatch(t *testing.T) {
 	}
 }
 
+// TestGetPoolsAndVIPsWatch watches pools, and VIPs with one owner, while both change. Each change
+// must be shown. A VIP without an owner must be reported without ending the watch.
+func TestGetPoolsAndVIPsWatch(t *testing.T) {
+	f := newStage(t)
+	put := func(key, value string) {
+		t.Helper()
+		if _, err := f.Client().Put(t.Context(), "/vipd/"+key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shown := func(l *line, text string) {
+		t.Helper()
+		f.waitFor("output with "+text, func() bool { return strings.Contains(l.out.String(), text) })
+	}
+	f.service("web", nil)
+	put("ownership/policy/10.96.0.10", `{"hold": "one"}`)
+	pools, vips := f.begin("get", "pools", "-w"), f.begin("get", "vips", "-w")
+	pools.waitForStderr("there are no pools\n")
+	vips.waitForStderr("no node owns 10.96.0.10: no host is allowed to own VIPs")
+	f.do(cli.ExitDone, "pool", "set", "blue", "10.98.0.0/30")
+	shown(pools, "blue  10.98.0.0/30 ")
+	put("ownership/nodes/gw1", `{"boot": "0000000000000001", "weight": 1, "addresses": [{"address": "10.96.0.1", "networks": ["10.96.0.0/24"]}]}`)
+	put("ownership/sessions/gw1", `{"id": "0000000000000001", "jury": ["gw1"]}`)
+	put("ownership/vips/10.96.0.10", `{"node": "gw1", "session": "0000000000000001", "gen": 1, "since": "2026-11-22T10:00:00Z", "why": "free"}`)
+	shown(vips, "10.96.0.10  one   gw1 ")
+	for _, l := range []*line{pools, vips} {
+		l.stop()
+		l.waitForExit(cli.ExitDone)
+	}
+}
+
 // TestNodesFitEightyColumns lists names of up to 20 letters. No line may be wider than 80 columns.
 func TestNodesFitEightyColumns(t *testing.T) {
 	p := &cli.Printer{World: cli.World{Now: time.Now}}

@@ -90,11 +90,13 @@ func readPools(c *cli.Call, show func([]definitions.Pool) error) error {
 	if err != nil {
 		return err
 	}
-	all, err := w.Pools(c)
-	if err != nil {
-		return fmt.Errorf("reading the pools: %w", err)
-	}
-	return show(all)
+	return showPolled(c, func() ([]definitions.Pool, error) {
+		all, err := w.Pools(c)
+		if err != nil {
+			err = fmt.Errorf("reading the pools: %w", err)
+		}
+		return all, err
+	}, func(all []definitions.Pool) any { return all }, show)
 }
 
 func poolsTable(p *cli.Printer, pools []definitions.Pool) *table.Table {

@@ -299,27 +299,61 @@ const noHost = "no host is allowed to own VIPs: set [ownership] enabled = true a
 // readVIPs calls show with the VIPs. It then returns an error if one of the requested VIPs has no
 // owner.
 func readVIPs(c *cli.Call, show func([]ownedVIP) error) error {
-	all, weights, err := ownedVIPs(c)
-	if err == nil {
-		err = show(all)
-	}
-	if err != nil {
+	if _, err := c.Etcd(); err != nil { // an invalid etcd configuration is not retried
 		return err
 	}
+	return showVIPs(c, func() (vipList, error) {
+		all, weights, err := ownedVIPs(c)
+		l := vipList{all: all}
+		if without := unowned(c, all); without != "" {
+			why := "\"vipctl get vips -o json\" shows the reason for each node"
+			if len(weights) == 0 {
+				why = noHost
+			}
+			l.lack = fmt.Errorf("no node owns %s: %s", without, why)
+		}
+		return l, err
+	}, show)
+}
+
+// vipList holds the VIPs with one owner. lack describes missing owners, or is nil if no owner is
+// missing.
+type vipList struct {
+	all  []ownedVIP
+	lack error
+}
+
+// changing returns the list's data without VRRP's timers, which change every second.
+func (l vipList) changing() any {
+	plain := slices.Clone(l.all)
+	for i := range plain {
+		plain[i].VRRP = nil
+	}
+	return []any{plain, fmt.Sprint(l.lack)}
+}
+
+// showVIPs shows the result of read, and then returns an error if an owner is missing. With -w, it
+// prints this error below the list, and shows the list again after each change.
+func showVIPs(c *cli.Call, read func() (vipList, error), show func([]ownedVIP) error) error {
+	return showPolled(c, read, vipList.changing, func(l vipList) error {
+		err := show(l.all)
+		if err == nil && l.lack != nil && c.Flags.Bool("watch") {
+			c.Note("%v", l.lack)
+			return nil
+		}
+		return cmp.Or(err, l.lack)
+	})
+}
+
+// unowned lists the requested VIPs without an owner.
+func unowned(c *cli.Call, all []ownedVIP) string {
 	var without []string
 	for _, v := range all {
 		if name := c.Argument(1); v.Owner == "" && (name == "" || name == v.name()) {
 			without = append(without, v.name())
 		}
 	}
-	if len(without) > 0 {
-		why := "\"vipctl get vips -o json\" shows the reason for each node"
-		if len(weights) == 0 {
-			why = noHost
-		}
-		return fmt.Errorf("no node owns %s: %s", strings.Join(without, ", "), why)
-	}
-	return nil
+	return strings.Join(without, ", ")
 }
 
 func vipsTable(p *cli.Printer, vips []ownedVIP) *table.Table {

@@ -85,26 +85,16 @@ func routerOf(g *api.OwnerGroup, a netip.Addr) *vrrp.RouterStatus {
 
 // readVRRP is like readVIPs for VIPs whose owners VRRP decides.
 func readVRRP(c *cli.Call, show func([]ownedVIP) error) error {
-	all, o, err := vrrpVIPs(c)
-	if err == nil {
-		err = show(all)
-	}
-	if err != nil {
-		return err
-	}
-	if o.Unknown != "" {
-		return errors.New(o.Unknown)
-	}
-	var without []string
-	for _, v := range all {
-		if name := c.Argument(1); v.Owner == "" && (name == "" || name == v.name()) {
-			without = append(without, v.name())
+	return showVIPs(c, func() (vipList, error) {
+		all, o, err := vrrpVIPs(c)
+		l := vipList{all: all}
+		if without := unowned(c, all); o.Unknown != "" {
+			l.lack = errors.New(o.Unknown)
+		} else if without != "" {
+			l.lack = fmt.Errorf("no owner of %s is known: \"vipctl status\" lists this host's problems", without)
 		}
-	}
-	if len(without) > 0 {
-		return fmt.Errorf("no owner of %s is known: \"vipctl status\" lists this host's problems", strings.Join(without, ", "))
-	}
-	return nil
+		return l, err
+	}, show)
 }
 
 // moveByVRRP passes a VIP's group to another host, and prints the new owner.
