@@ -38,16 +38,21 @@ func sameDefinition(a, b *balancer.Service) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// maxNames is the maximum number of names per kind of change in an event.
+// maxNames is the maximum number of names per kind of change in the first event about it.
 const maxNames = 10
 
-// inWords formats changes for an event, such as "+ a, b; - c".
-func inWords(c api.ReloadChanges) string {
+// maxNamesLength is the number of bytes after which a list of names continues in the next event,
+// because a syslog may cut lines after 1,024 bytes.
+const maxNamesLength = 800
+
+// inWords formats changes for an event, such as "+ a, b; - c". If there are too many names for one
+// event, rest contains the texts of further events, which list the other names.
+func inWords(c api.ReloadChanges) (text string, rest []string) {
 	var all []string
 	for _, kind := range []struct {
-		sign  string
-		names []balancer.Name
-	}{{"+ ", c.Added}, {"~ ", c.Changed}, {"- ", c.Removed}, {"= ", c.Kept}} {
+		sign, why string
+		names     []balancer.Name
+	}{{"+ ", "", c.Added}, {"~ ", "", c.Changed}, {"- ", "", c.Removed}, {"= ", " kept because of an error", c.Kept}} {
 		if len(kind.names) == 0 {
 			continue
 		}
@@ -55,14 +60,26 @@ func inWords(c api.ReloadChanges) string {
 		for i, n := range kind.names {
 			names[i] = string(n)
 		}
-		text := kind.sign + wording.Some(names, maxNames)
-		if kind.sign == "= " {
-			text += " kept because of an error"
+		all = append(all, kind.sign+wording.Some(names, maxNames)+kind.why)
+		for _, part := range inParts(names[min(len(names), maxNames):]) {
+			rest = append(rest, kind.sign+part+kind.why)
 		}
-		all = append(all, text)
 	}
 	if len(all) == 0 {
-		return "no changes"
+		return "no changes", nil
 	}
-	return strings.Join(all, "; ")
+	return strings.Join(all, "; "), rest
+}
+
+// inParts lists names in texts of about maxNamesLength bytes.
+func inParts(names []string) (parts []string) {
+	length := 0
+	for i, from := 0, 0; i < len(names); i++ {
+		length += len(names[i]) + len(", ")
+		if length >= maxNamesLength || i == len(names)-1 {
+			parts = append(parts, strings.Join(names[from:i+1], ", "))
+			from, length = i+1, 0
+		}
+	}
+	return parts
 }

@@ -60,13 +60,24 @@ func New(o Options) *Tracker { return &Tracker{o: o} }
 func (r *Tracker) Reloads(last *model.State, by string) (done func(s *model.State, problems []balancer.Problem, err error)) {
 	r.reloads.Add(1)
 	return func(s *model.State, problems []balancer.Problem, err error) {
-		r.o.Events.Record(reload(by, last, s, problems, err))
+		r.recordReload(by, last, s, problems, err)
 		r.reloads.Add(-1)
 	}
 }
 
-func reload(by string, last, s *model.State, problems []balancer.Problem, err error) events.Event {
-	e := events.Event{Kind: events.Reload, Cause: by, Revision: s.Snapshot.Revision}
+// recordReload records the result of a reload. The log must name each changed service, but an event
+// must stay short. So many names continue in further events.
+func (r *Tracker) recordReload(by string, last, s *model.State, problems []balancer.Problem, err error) {
+	e, rest := reload(by, last, s, problems, err)
+	r.o.Events.Record(e)
+	for _, names := range rest {
+		r.o.Events.Record(events.Event{Kind: events.Reload, Text: "reloaded, continued: " + names, Cause: e.Cause, Revision: e.Revision})
+	}
+}
+
+// reload returns the event about a reload, and the names of changed services that it omits.
+func reload(by string, last, s *model.State, problems []balancer.Problem, err error) (e events.Event, rest []string) {
+	e = events.Event{Kind: events.Reload, Cause: by, Revision: s.Snapshot.Revision}
 	switch {
 	case err != nil:
 		e.Level = slog.LevelError
@@ -77,9 +88,11 @@ func reload(by string, last, s *model.State, problems []balancer.Problem, err er
 		if len(problems) > 0 {
 			e.Level, found = slog.LevelWarn, wording.Count(len(problems), "problem")
 		}
-		e.Text = fmt.Sprintf("reloaded: %s (%s), %s", wording.Count(s.Snapshot.Services.Len(), "service"), inWords(ChangesOfFiles(last.Snapshot.Services, &s.Snapshot)), found)
+		changes, more := inWords(ChangesOfFiles(last.Snapshot.Services, &s.Snapshot))
+		rest = more
+		e.Text = fmt.Sprintf("reloaded: %s (%s), %s", wording.Count(s.Snapshot.Services.Len(), "service"), changes, found)
 	}
-	return e
+	return e, rest
 }
 
 // Awaiting records that the store has never been readable, so none of its services are served. It
@@ -148,7 +161,7 @@ func (r *Tracker) recordFiles(last, s *model.State, now time.Time) {
 		if !slices.Equal(was.Pending, id.Pending) {
 			cause = "a pending change has ended"
 		}
-		r.o.Events.Record(reload(cause, last, s, s.Reported(), nil))
+		r.recordReload(cause, last, s, s.Reported(), nil)
 	}
 }
 
