@@ -83,6 +83,7 @@ func (j *joined) next(local, fleet Snapshot) Snapshot {
 			j.out.VIPs = j.out.VIPs.Set(addr, vip)
 		}
 	}
+	j.out.Local = &LocalState{Revision: local.Revision, Connected: local.Connected, Err: local.Err}
 	j.out.Pools, j.out.Nodes = fleet.Pools, fleet.Nodes
 	j.out.Retained, j.out.Vanished = local.Retained, local.Vanished
 	j.out.Settings, j.out.Began = local.Settings, fleet.Began

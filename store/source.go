@@ -58,6 +58,17 @@ type Snapshot struct {
 	// Kept reports whether the snapshot holds a state that an earlier process saved, because the
 	// place could not be read since the source started.
 	Kept bool
+	// Local is the state of the node's own source, if the snapshot is from [Joined]. Otherwise it
+	// is nil.
+	Local *LocalState
+}
+
+// LocalState describes the snapshot of a node's own source in a combined snapshot. The fields have
+// the same meaning as in Snapshot.
+type LocalState struct {
+	Revision  int64
+	Connected bool
+	Err       error
 }
 
 // Document is the content of a file, with the line of each part. It is immutable.

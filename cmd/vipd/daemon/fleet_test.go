@@ -114,6 +114,14 @@ func TestFleet(t *testing.T) {
 		t.Error("definition of the service = the definition in etcd, want the node's own definition")
 	}
 	m.answers("127.41.0.2", "own")
+	if got := m.events(api.EventsQuery{Kind: "reload"}); len(got) > 0 {
+		t.Errorf("reload events after a change in etcd = %+v, want none", got)
+	}
+	m.write(fleetHeader(m.etcd.Endpoints()) + "[services.other]\nvips = [\"127.41.0.4\"]\nports = [{ port = 8080 }]\n")
+	wait.For(t, 10*time.Second, "the event about the changed file", func() bool {
+		got := m.events(api.EventsQuery{Kind: "reload"})
+		return len(got) == 1 && strings.Contains(got[0].Text, "(+ other; - own)") && got[0].Cause == "a file has changed"
+	})
 	wait.For(t, 10*time.Second, "the revision to be applied", func() bool { return m.status().Sync.Applied >= r.Revision })
 }
 

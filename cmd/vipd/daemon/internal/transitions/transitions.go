@@ -15,6 +15,7 @@ import (
 	"vipd/cmd/internal/wording"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/dataplane"
+	"vipd/store"
 )
 
 // Tracker records compiled and applied changes.
@@ -36,7 +37,7 @@ type Options struct {
 	// Started is when vipd started.
 	Started time.Time
 	// Files reports whether all services come from files. Otherwise the fleet's source records
-	// whether the store is readable.
+	// whether etcd is readable.
 	Files bool
 	Began func(s *model.State, now time.Time)
 	// DownSince returns when a target went down, and the cause.
@@ -98,21 +99,18 @@ func reload(by string, last, s *model.State, problems []balancer.Problem, err er
 // Awaiting records that the store has never been readable, so none of its services are served. It
 // must be called by the goroutine that calls Compiled.
 func (r *Tracker) Awaiting(s *model.State, now time.Time) {
-	switch {
-	case !r.o.Files:
+	if !r.o.Files {
 		r.o.Began(s, now)
-	case s.Snapshot.Err != nil:
-		r.recordUnread("the services' files can't be read; none of their services is served yet", s, now)
+	} else if s.Snapshot.Err != nil {
+		r.recordUnread("the services' files can't be read; none of their services is served yet", s.Snapshot.Err, now)
 	}
 }
 
 // Compiled records the differences between s and the previous state: problems, drains, and whether
 // files can be read. It must not be called concurrently.
 func (r *Tracker) Compiled(last, s *model.State, now time.Time) {
-	switch {
-	case r.o.Files:
-		r.recordFiles(last, s, now)
-	case !last.Complete:
+	r.recordFiles(last, s, now)
+	if !r.o.Files && !last.Complete {
 		r.o.Began(s, now)
 	}
 	if !last.Complete {
@@ -149,30 +147,39 @@ func (r *Tracker) Compiled(last, s *model.State, now time.Time) {
 
 // recordFiles records that files were read again, or that they can't be read.
 func (r *Tracker) recordFiles(last, s *model.State, now time.Time) {
-	was, id := &last.Snapshot, &s.Snapshot
+	was, files := r.filesIn(&last.Snapshot), r.filesIn(&s.Snapshot)
 	switch {
-	case !id.Connected:
-		r.recordUnread("the services' files can't be read; serving their last state", s, now)
+	case files == nil:
+	case !files.Connected:
+		r.recordUnread("the services' files can't be read; serving their last state", files.Err, now)
 	case !r.unread.IsZero():
 		r.o.Events.Record(events.Event{Kind: events.Store, Text: "the services' files can be read again", Lasted: now.Sub(r.unread)})
 		r.unread = time.Time{}
-	case last.Complete && was.Revision != id.Revision && r.reloads.Load() == 0:
+	case last.Complete && was != nil && was.Revision != files.Revision && r.reloads.Load() == 0:
 		cause := "a file has changed"
-		if !slices.Equal(was.Pending, id.Pending) {
+		if !slices.Equal(last.Snapshot.Pending, s.Snapshot.Pending) {
 			cause = "a pending change has ended"
 		}
 		r.recordReload(cause, last, s, s.Reported(), nil)
 	}
 }
 
+// filesIn returns the state of the node's files in a snapshot, or nil if the snapshot has none.
+func (r *Tracker) filesIn(s *store.Snapshot) *store.LocalState {
+	if r.o.Files {
+		return &store.LocalState{Revision: s.Revision, Connected: s.Connected, Err: s.Err}
+	}
+	return s.Local
+}
+
 // recordUnread records the reason why files can't be read, once per outage.
-func (r *Tracker) recordUnread(text string, s *model.State, now time.Time) {
+func (r *Tracker) recordUnread(text string, why error, now time.Time) {
 	if !r.unread.IsZero() {
 		return
 	}
 	e := events.Event{Kind: events.Store, Level: slog.LevelWarn, Text: text}
-	if s.Snapshot.Err != nil {
-		e.Cause = s.Snapshot.Err.Error()
+	if why != nil {
+		e.Cause = why.Error()
 	}
 	r.unread = now
 	r.o.Events.Record(e)
