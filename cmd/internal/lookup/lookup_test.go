@@ -114,6 +114,46 @@ func TestSpares(t *testing.T) {
 	}
 }
 
+// TestSparesDefinedWeight removes weights that operators have set. CheckCapacity must refuse the
+// request if no endpoint has a weight above 0 afterwards.
+func TestSparesDefinedWeight(t *testing.T) {
+	five, reset, zero := 5, balancer.ResetWeight, 0
+	at := netip.MustParseAddr("10.0.0.1")
+	for _, test := range []struct {
+		name             string
+		defined          int // weight in the definition
+		set, wide        *int
+		requested        *int
+		port             uint16
+		otherWeight      int
+		agent, wantError bool
+	}{
+		{name: "the definition has the weight 0", set: &five, requested: &reset, wantError: true},
+		{name: "another endpoint is usable", set: &five, requested: &reset, otherWeight: 1},
+		{name: "the definition has a weight", defined: 1, set: &five, requested: &reset},
+		{name: "the definition's weight is set", set: &five, requested: &five},
+		{name: "the weight of all ports remains", set: &five, wide: &five, requested: &reset, port: 8080},
+		{name: "the weight 0 of all ports remains", defined: 1, set: &five, wide: &zero, requested: &reset, port: 8080, wantError: true},
+		{name: "the agent's weight 0 applies again", defined: 1, set: &five, requested: &reset, agent: true, wantError: true},
+	} {
+		s := &balancer.Service{Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []balancer.Port{{Port: 80, TargetPort: 8080, Protocol: balancer.TCP}}}
+		s.Endpoints = []balancer.Endpoint{{Address: at, Weight: test.defined}, {Address: at.Next(), Weight: test.otherWeight}}
+		in := &balancer.Inputs{}
+		in.Services = in.Services.Set("web", s)
+		in.Overrides = in.Overrides.Set(balancer.Target{Service: "web", Addr: at, Port: 8080}, &balancer.Override{Weight: test.set})
+		if test.wide != nil {
+			in.Overrides = in.Overrides.Set(balancer.Target{Service: "web", Addr: at}, &balancer.Override{Weight: test.wide})
+		}
+		if test.agent {
+			in.Agents = in.Agents.Set(balancer.Target{Service: "web", Addr: at, Port: 8080}, balancer.AgentAnswer{})
+		}
+		targets := []balancer.Target{{Service: "web", Addr: at, Port: test.port}}
+		if err := CheckCapacity(in, &api.OverrideRequest{Weight: test.requested}, targets); (err != nil) != test.wantError {
+			t.Errorf("%s: error = %v, want an error: %v", test.name, err, test.wantError)
+		}
+	}
+}
+
 // TestTargetsByName requests endpoints by DNS names. All of a name's known addresses must be
 // selected, and unknown names must be refused.
 func TestTargetsByName(t *testing.T) {

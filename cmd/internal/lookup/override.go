@@ -133,12 +133,11 @@ func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 
 // CheckCapacity returns an error if the request would make new connections to a service's port
 // fail, for IPv4 or IPv6. It returns nil if the request has Force. New connections fail if the
-// request drains usable endpoints, and leaves fewer than min_usable endpoints and no usable backup.
-// An endpoint is usable if it is not draining, has a weight above 0, and is not down according to
-// its health and its agent.
+// request makes usable endpoints unusable, and leaves fewer than min_usable endpoints and no usable
+// backup. An endpoint is usable if it is not draining, has a weight above 0, and is not down
+// according to its health and its agent.
 func CheckCapacity(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Target) error {
-	drains := q.Draining != nil && *q.Draining || q.Weight != nil && *q.Weight == 0
-	if q.Force || !drains {
+	if q.Force {
 		return nil
 	}
 	var none, few []string
@@ -147,7 +146,7 @@ func CheckCapacity(in *balancer.Inputs, q *api.OverrideRequest, targets []balanc
 		if s == nil || i > 0 && targets[i-1].Service == t.Service { // targets are sorted by service
 			continue
 		}
-		last, scarce := endedPorts(in, s, targets)
+		last, scarce := endedPorts(in, q, s, targets)
 		if len(last) > 0 {
 			none = append(none, fmt.Sprintf("service %s (%s)", s.Name, strings.Join(last, ", ")))
 		}
@@ -168,17 +167,17 @@ func CheckCapacity(in *balancer.Inputs, q *api.OverrideRequest, targets []balanc
 	return errors.New(strings.Join(why, ", and ") + ", so new connections would fail: nothing was changed; --force changes it anyway")
 }
 
-// endedPorts returns a service's ports at which new connections would fail if the targets drained.
+// endedPorts returns a service's ports at which new connections would fail after the request.
 // none lists the ports without usable endpoints. few lists the ports with at least one but fewer
 // than min_usable usable endpoints.
-func endedPorts(in *balancer.Inputs, s *balancer.Service, targets []balancer.Target) (none, few []string) {
+func endedPorts(in *balancer.Inputs, q *api.OverrideRequest, s *balancer.Service, targets []balancer.Target) (none, few []string) {
 	for _, vip := range s.Addresses() {
 		for i := range s.Ports {
 			p := &s.Ports[i]
-			drained, left, backups := countUsable(in, s, p, vip, targets)
+			lost, left, backups := countUsable(in, q, s, p, vip, targets)
 			words := "port " + s.PortWords(p, vip)
 			switch {
-			case drained == 0 || backups > 0 || left >= max(1, s.MinUsable):
+			case lost == 0 || backups > 0 || left >= max(1, s.MinUsable):
 			case left == 0 && !slices.Contains(none, words):
 				none = append(none, words)
 			case left > 0 && !slices.Contains(few, words):
@@ -189,11 +188,11 @@ func endedPorts(in *balancer.Inputs, s *balancer.Service, targets []balancer.Tar
 	return none, few
 }
 
-// countUsable counts a port's usable endpoints that have the VIP's address family. drained is the
-// number of targets among them. Of the remaining endpoints, backups is the number of backups, and
-// left the number of endpoints that are not backups. If several endpoints have the same address and
-// port, only the first counts.
-func countUsable(in *balancer.Inputs, s *balancer.Service, p *balancer.Port, vip netip.Addr, targets []balancer.Target) (drained, left, backups int) {
+// countUsable counts a port's usable endpoints that have the VIP's address family. lost is the
+// number of endpoints that the request makes unusable. Of the remaining endpoints, backups is the
+// number of backups, and left the number of endpoints that are not backups. If several endpoints
+// have the same address and port, only the first counts.
+func countUsable(in *balancer.Inputs, q *api.OverrideRequest, s *balancer.Service, p *balancer.Port, vip netip.Addr, targets []balancer.Target) (lost, left, backups int) {
 	seen := map[balancer.Target]bool{}
 	for _, e := range balancer.EndpointsOf(s, in) {
 		t := balancer.Target{Service: s.Name, Addr: e.Address, Port: e.TargetPort(p)}
@@ -201,17 +200,22 @@ func countUsable(in *balancer.Inputs, s *balancer.Service, p *balancer.Port, vip
 			continue
 		}
 		seen[t] = true
+		was := balancer.OverrideOf(in, t)
+		next := was
+		if i := slices.IndexFunc(targets, func(of balancer.Target) bool { return covers(of, t) }); i >= 0 {
+			next = changed(in, q, targets[i], was)
+		}
 		switch {
-		case !usable(in, e, t):
-		case slices.ContainsFunc(targets, func(of balancer.Target) bool { return covers(of, t) }):
-			drained++
+		case !usable(in, e, t, was):
+		case !usable(in, e, t, next):
+			lost++
 		case e.Backup:
 			backups++
 		default:
 			left++
 		}
 	}
-	return drained, left, backups
+	return lost, left, backups
 }
 
 // covers reports whether the target in the parameter of selects the endpoint at t. Only that target
@@ -220,8 +224,30 @@ func covers(of, t balancer.Target) bool {
 	return of.Service == t.Service && of.Addr == t.Addr && (of.Port == 0 || of.Port == t.Port)
 }
 
-func usable(in *balancer.Inputs, e *balancer.Endpoint, t balancer.Target) bool {
-	o := balancer.OverrideOf(in, t)
+// changed returns the override of an endpoint after the request, which selects the endpoint with
+// the target in the parameter of. was is the endpoint's override before the request.
+func changed(in *balancer.Inputs, q *api.OverrideRequest, of balancer.Target, was *balancer.Override) *balancer.Override {
+	var next balancer.Override
+	if was != nil {
+		next = *was
+	}
+	switch wide := in.Overrides.At(balancer.Target{Service: of.Service, Addr: of.Addr}); {
+	case q.Weight == nil:
+	case *q.Weight != balancer.ResetWeight:
+		next.Weight = q.Weight
+	case of.Port != 0 && wide != nil: // the weight of all ports applies again
+		next.Weight = wide.Weight
+	default:
+		next.Weight = nil
+	}
+	if q.Draining != nil {
+		next.Draining = q.Draining
+	}
+	return &next
+}
+
+// usable reports whether an endpoint with the override o is usable.
+func usable(in *balancer.Inputs, e *balancer.Endpoint, t balancer.Target, o *balancer.Override) bool {
 	weight, draining := o.Effective(e.Weight, e.Draining)
 	if answer, answered := in.Agents.Get(t); answered && !e.IsUnchecked() && answer.Refuses(o) {
 		return false
