@@ -240,6 +240,13 @@ func TestFleetSeesNodes(t *testing.T) {
 	waitForStatus("the mode", func(s schema.NodeStatus) bool {
 		return s.Mode == "iptables" && s.Wanted == "iptables" && !s.Fallback && s.Why == "set in etcd by vipctl node set"
 	})
+	set(func(c schema.NodeConfig) schema.NodeConfig {
+		c.Standby, c.By, c.Reason = true, "dora", "new kernel"
+		return c
+	})
+	wait.For(t, 10*time.Second, "the event of the standby", func() bool { return strings.Contains(m.eventsOf(events.Override), "by dora") })
+	set(func(c schema.NodeConfig) schema.NodeConfig { c.Standby, c.By, c.Reason = false, "eve", ""; return c })
+	wait.For(t, 10*time.Second, "the event of its end", func() bool { return strings.Contains(m.eventsOf(events.Override), "by eve") })
 	if _, err := m.etcd.Client().Put(t.Context(), "/vipd/nodes/n1/config", `{"mode": "fast"}`); err != nil {
 		t.Fatal(err)
 	}
@@ -253,6 +260,8 @@ func TestFleetSeesNodes(t *testing.T) {
 	m.answers("127.41.0.9", "one")
 	if got, want := m.eventsOf(events.Override), `node: zone set to z9 by ana: moved
 node: mode set to iptables by ben
+node: put on standby by dora: new kernel
+node: standby ended by eve
 node: mode iptables removed by cleo: done
 node: zone z9 removed by cleo: done`; got != want {
 		t.Errorf("journal =\n%s\nwant\n%s", got, want)

@@ -130,15 +130,23 @@ func authorText(by balancer.Signature) string {
 
 // NodeSet returns the events for a change to this node's configuration in etcd.
 func NodeSet(was, now schema.NodeConfig) (out []events.Event) {
+	add := func(text string) {
+		out = append(out, events.Event{Kind: events.Override, Text: "node: " + text + signature(now.By), Cause: now.Reason})
+	}
 	for _, field := range []struct{ name, was, is string }{{"mode", was.Mode, now.Mode}, {"zone", was.Zone, now.Zone}} {
-		text := field.name + " set to " + field.is
 		switch field.is {
 		case field.was:
-			continue
 		case "":
-			text = field.name + " " + field.was + " removed"
+			add(field.name + " " + field.was + " removed")
+		default:
+			add(field.name + " set to " + field.is)
 		}
-		out = append(out, events.Event{Kind: events.Override, Text: "node: " + text + signature(now.By), Cause: now.Reason})
+	}
+	switch {
+	case now.Standby && !was.Standby:
+		add("put on standby")
+	case was.Standby && !now.Standby:
+		add("standby ended")
 	}
 	return out
 }
