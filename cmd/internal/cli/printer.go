@@ -163,7 +163,9 @@ func (v *Verb) forms() []string {
 	return append(slices.Clone(v.Formats), formYAML, formPath+"TEMPLATE")
 }
 
-// choose sets the output format. For a format derived from JSON, verbs see FormJSON.
+// choose sets the output format. For a format derived from JSON, verbs see FormJSON. If a verb has
+// tables but no wide form, it sees FormTable instead of FormWide, because its tables already have
+// all columns.
 func (p *Printer) choose(v *Verb, form string) error {
 	template, isPath := strings.CutPrefix(form, formPath)
 	switch made := slices.Contains(v.Formats, FormJSON); {
@@ -177,6 +179,8 @@ func (p *Printer) choose(v *Verb, form string) error {
 		p.Format, p.Remake = FormJSON, t.text
 	case slices.Contains(v.Formats, form):
 		p.Format = form
+	case form == FormWide && slices.Contains(v.Formats, FormTable):
+		p.Format = FormTable
 	default:
 		return WrongUse("-o %q is not possible here; use %s", form, wording.List(v.forms(), "or"))
 	}
