@@ -51,6 +51,20 @@ func (h *holding) adopt() {
 	}
 }
 
+// Moved returns the announcements of bound VIPs that an operator has moved to this node.
+func (n *Node) Moved(bound []netip.Addr) (all []Announcement) {
+	for _, a := range bound {
+		v := n.vips.find(a.String())
+		if v == nil || !v.bound || !n.session.owns(v) {
+			continue
+		}
+		if o := n.etcd.owners[v.name].value; o.Requested() {
+			all = append(all, Announcement{a, o.Generation})
+		}
+	}
+	return all
+}
+
 // unbind removes a VIP from its device.
 func (h *holding) unbind(v *vip) {
 	if v.bound {

@@ -5,6 +5,9 @@ import "cmp"
 // placement decides where this node's VIPs should move.
 type placement struct{ *parts }
 
+// requested is the reason recorded when an operator moves a VIP to a node that can serve it.
+const requested = "move"
+
 // forced is the reason recorded when an operator moves a VIP to a node that can't serve it. The VIP
 // stays there until it is moved again or the node can't own it.
 const forced = "force"
@@ -41,7 +44,7 @@ func (p placement) move(v *vip, m Move) (to, why, refusal string) {
 		if to = p.ranking.best(v); to == "" {
 			return "", "", "no other node can take the VIP"
 		}
-		return to, "move", ""
+		return to, requested, ""
 	}
 	if m.To == p.o.Name {
 		return "", "", "the node already has the VIP"
@@ -56,7 +59,7 @@ func (p placement) move(v *vip, m Move) (to, why, refusal string) {
 	case p.ranking.blockReason(m.To, v, false) != "":
 		return m.To, forced, ""
 	}
-	return m.To, "move", ""
+	return m.To, requested, ""
 }
 
 // preempt returns a node that the policy prefers to this node, and that has been healthy for the
@@ -84,7 +87,7 @@ func (p placement) requestedBy(v *vip, why string) string {
 	switch why {
 	case "standby":
 		return p.o.Member.StandbyBy.String()
-	case "move", forced:
+	case requested, forced:
 		for _, each := range p.vips.together(v) {
 			if m := p.etcd.moves[each.name]; m != nil {
 				return m.value.String()

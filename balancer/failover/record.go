@@ -61,6 +61,34 @@ type Member struct {
 	// addresses in Cannot that the node can't even add to a device.
 	Cannot map[netip.Addr]string `json:"cannot,omitempty"`
 	Absent []netip.Addr          `json:"absent,omitempty"`
+	// Announced lists the VIPs that operators have moved to the node since it started, and that it
+	// announces. The newest is last. In the record of a version without this list, it is nil.
+	Announced []Announcement `json:"announced"`
+}
+
+// Announcement reports that a VIP's owner has added the VIP to a device, and announces it.
+// Generation is the Generation of the owner's record.
+type Announcement struct {
+	VIP        netip.Addr `json:"vip"`
+	Generation int        `json:"gen"`
+}
+
+// maxAnnounced is the maximum number of announcements in a Member. One transaction moves at most
+// maxClaimed VIPs.
+const maxAnnounced = maxClaimed
+
+// Announce adds announcements to the list, and removes the oldest if there are too many.
+func (m *Member) Announce(added []Announcement) {
+	all := slices.DeleteFunc(slices.Clone(m.Announced), func(old Announcement) bool {
+		return slices.ContainsFunc(added, func(a Announcement) bool { return a.VIP == old.VIP })
+	})
+	all = append(all, added...)
+	m.Announced = all[max(0, len(all)-maxAnnounced):]
+}
+
+// Announces reports whether the node announces a VIP, which it owns with this generation.
+func (m *Member) Announces(vip netip.Addr, generation int) bool {
+	return slices.Contains(m.Announced, Announcement{vip, generation})
 }
 
 // Address is an address at which a node receives heartbeats.
@@ -123,6 +151,9 @@ type Owner struct {
 	Since      time.Time `json:"since"`
 	Why        string    `json:"why"`
 }
+
+// Requested reports whether an operator moved the VIP to the owner.
+func (o Owner) Requested() bool { return o.Why == requested || o.Why == forced }
 
 // Request records which operator requested a change, and why.
 type Request struct {

@@ -105,7 +105,7 @@ func balanceVIPs(c *cli.Call) error {
 	moves := balanceMoves(all, weights)
 	if !c.Flags.Bool("dry-run") {
 		for i, m := range moves {
-			if _, err := moveVIP(c, m.VIP, m.To, cmp.Or(c.Flags.String("reason"), "balance"), false); err != nil {
+			if _, _, err := moveVIP(c, m.VIP, m.To, cmp.Or(c.Flags.String("reason"), "balance"), false); err != nil {
 				return fmt.Errorf("%s of %s moved: %w", wording.Count(i, "VIP"), wording.Count(len(moves), "VIP"), err)
 			}
 		}

@@ -22,9 +22,10 @@ func vipVerb() *cli.Verb {
 		Name: "vip", Args: "move ADDRESS|@GROUP | balance", Brief: "move VIPs that have one owner to other hosts",
 		About: `"vip move" moves a VIP with one owner (hold = "one") to the host of --to, or
 to the best other host. The VIP is not answered for some milliseconds. The
-command returns when the VIP has moved, or fails with the reason; "vipctl get
-vips" lists owners. A host that can't serve the VIP is refused unless --force
-is given. VIPs of a group move together.
+command returns when the new owner announces the VIP, and prints how long that
+took, or fails with the reason; "vipctl get vips" lists owners. A host that
+can't serve the VIP is refused unless --force is given. VIPs of a group move
+together.
 
 If VRRP decides, run "vip move" on the owner. The other host with the highest
 priority takes the VIPs of the group; --to ADDRESS only checks which host did.
@@ -216,21 +217,27 @@ func runVIP(c *cli.Call) error {
 	if c.OwnsByVRRP() {
 		return moveByVRRP(c, a)
 	}
-	to, err := moveVIP(c, a, c.Flags.String("to"), c.Flags.String("reason"), c.Flags.Bool("force"))
+	to, announced, err := moveVIP(c, a, c.Flags.String("to"), c.Flags.String("reason"), c.Flags.Bool("force"))
 	if err != nil {
 		return err
 	}
 	elapsed := time.Since(began).Round(time.Millisecond)
-	return c.Show(map[string]any{"vip": a, "owner": to, "took": elapsed.Seconds()}, func() string { return fmt.Sprintf("%s: owned by %s after %s\n", a, to, elapsed) })
+	return c.Show(map[string]any{"vip": a, "owner": to, "announced": announced, "took": elapsed.Seconds()}, func() string {
+		did := "owned"
+		if announced {
+			did = "announced"
+		}
+		return fmt.Sprintf("%s: %s by %s after %s\n", a, did, to, elapsed)
+	})
 }
 
-// moveVIP moves a VIP and returns its new owner, or an error if it has no new owner within
-// --timeout. If force is true, the VIP moves even if the target node can't serve it, and stays
+// moveVIP moves a VIP and returns its new owner, or an error if no new owner announces it within
+// --timeout. announced is false if the new owner's version does not report that. If force is true, the VIP moves even if the target node can't serve it, and stays
 // there.
-func moveVIP(c *cli.Call, a netip.Addr, to, reason string, force bool) (owner string, err error) {
+func moveVIP(c *cli.Call, a netip.Addr, to, reason string, force bool) (owner string, announced bool, err error) {
 	w, err := c.Etcd()
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	limit := c.Flags.Duration("timeout")
 	ctx, cancel := context.WithTimeout(c, limit)

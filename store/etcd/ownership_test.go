@@ -279,7 +279,7 @@ func TestMoveIsForgotten(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
-		if to, err := w.MoveVIP(ctx, vip, failover.Move{Until: time.Now().Add(life)}); err == nil {
+		if to, _, err := w.MoveVIP(ctx, vip, failover.Move{Until: time.Now().Add(life)}); err == nil {
 			t.Errorf("MoveVIP = %s and no error, want an error", to)
 		}
 	})
@@ -288,6 +288,51 @@ func TestMoveIsForgotten(t *testing.T) {
 	wait.For(t, wait.Patience, "the move in etcd", asked)
 	relay.Cut()
 	wait.For(t, wait.Patience, "etcd to delete the request", func() bool { return !asked() })
+}
+
+// TestMoveIsAnnounced moves a VIP to a host that announces it, to a host that does not announce it,
+// and to a host whose version can't report this. The second move must fail after its timeout.
+func TestMoveIsAnnounced(t *testing.T) {
+	t.Parallel()
+	_, _, p := single(t, etcdkit.Options{})
+	vip := netip.MustParseAddr("10.0.0.1")
+	w := newWriter(t, p.config)
+	move := func(member, why string, timeout time.Duration) string {
+		p.put("/ownership/nodes/gw2", `{"addresses":[{"address":"10.0.0.9","networks":["10.0.0.0/24"]}],`+member+`}`)
+		p.put("/ownership/vips/10.0.0.1", `{"node":"gw1","gen":1}`)
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		defer cancel()
+		moved := make(chan string, 1)
+		go func() {
+			to, announced, err := w.MoveVIP(ctx, vip, failover.Move{Until: time.Now().Add(wait.Patience)})
+			moved <- fmt.Sprint(to, " ", announced, " ", err)
+		}()
+		wait.For(t, wait.Patience, "the request", func() bool {
+			answer, err := p.client.Get(t.Context(), p.config.Prefix+"/ownership/moves/10.0.0.1")
+			return err == nil && len(answer.Kvs) == 1 || ctx.Err() != nil
+		})
+		p.put("/ownership/vips/10.0.0.1", `{"node":"gw2","gen":2,"why":"`+why+`"}`)
+		return <-moved
+	}
+	for _, test := range []struct {
+		member, why string
+		timeout     time.Duration
+		want        string
+	}{
+		{`"announced":[{"vip":"10.0.0.1","gen":2}]`, "move", wait.Patience, "gw2 true <nil>"},
+		{`"announced":[{"vip":"10.0.0.1","gen":1},{"vip":"10.0.0.2","gen":2}]`, "force", time.Second, `gw2 false gw2 owns 10.0.0.1, but has not announced it in time: "vipctl status" there shows the reason`},
+		{`"announced":[]`, "silent", wait.Patience, "gw2 false <nil>"},
+		{`"weight":1`, "move", wait.Patience, "gw2 false <nil>"},
+	} {
+		got := ""
+		wait.For(t, wait.Patience, "MoveVIP to see gw2", func() bool { // the timeout of a second may expire before etcd has answered
+			got = move(test.member, test.why, test.timeout)
+			return strings.HasPrefix(got, "gw2 ")
+		})
+		if got != test.want {
+			t.Errorf("member %s, reason %s: MoveVIP = %s, want %s", test.member, test.why, got, test.want)
+		}
+	}
 }
 
 // TestLateRegistration writes a newer registration for a host while the host registers. The host's

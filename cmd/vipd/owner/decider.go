@@ -64,6 +64,8 @@ type gateUser interface {
 	// Lapsed handles a lapse of the gate. lasts is how long the gate has been closed, or 0 if that
 	// is unknown.
 	Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []local.Action
+	// Bound is called when VIPs have been added to their devices and are announced.
+	Bound(now local.Time, vips []netip.Addr) []local.Action
 	// Unbound is called when the local.Unbind with this ID has completed.
 	Unbound(now local.Time, id int) []local.Action
 }

@@ -46,7 +46,7 @@ func newID() failover.ID {
 // newByEtcd returns a decider for a core whose gate is closed.
 func newByEtcd(c *core, doubt time.Duration) (d *byEtcd, err error) {
 	d = &byEtcd{core: c, state: etcdState{log: c.o.Log}}
-	m := failover.Member{Boot: newID(), At: c.layout.At, Weight: c.o.Weight, Zone: c.o.Zone, Version: c.o.Version}
+	m := failover.Member{Boot: newID(), At: c.layout.At, Weight: c.o.Weight, Zone: c.o.Zone, Version: c.o.Version, Announced: []failover.Announcement{}}
 	if m.Machine, err = machine(); err != nil {
 		return nil, err
 	}
@@ -99,6 +99,17 @@ func (d *byEtcd) standby(on bool, by failover.Request) {
 
 func (d *byEtcd) can(cannot map[netip.Addr]string, absent []netip.Addr) {
 	d.change(func(m *failover.Member) { m.Cannot, m.Absent = cannot, absent })
+}
+
+// Bound publishes that this host announces VIPs that an operator has moved to it, because the
+// operator's command waits for that.
+func (d *byEtcd) Bound(_ local.Time, vips []netip.Addr) []local.Action {
+	member := d.member.Load()
+	moved := slices.DeleteFunc(d.Moved(vips), func(a failover.Announcement) bool { return member.Announces(a.VIP, a.Generation) })
+	if len(moved) > 0 {
+		d.writes.Go(func() { d.change(func(m *failover.Member) { m.Announce(moved) }) })
+	}
+	return nil
 }
 
 func (d *byEtcd) run(ctx context.Context) {

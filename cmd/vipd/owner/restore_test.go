@@ -119,7 +119,7 @@ func TestOpenedLate(t *testing.T) {
 	if !slices.Contains(did, local.Action(local.OpenGate{})) {
 		t.Fatalf("actions = %v, want OpenGate", did)
 	}
-	w := newWorker(opens{}, n, timing.Gate, nil, nil, nil)
+	w := newWorker(opens{}, &byEtcd{Node: n}, timing.Gate, nil, nil, nil)
 	w.queueInput = func(opened func(local.Time) []local.Action) {
 		at := now().Add(timing.Gate * 9 / 10)
 		late, yes := w.gate.lapsed(at)

@@ -70,7 +70,10 @@ func TestMovesByVipctl(t *testing.T) {
 		f.leadsTo(g, two...)
 	}
 	refused("service near has no usable endpoint on this host (--force moves it anyway)", "vip", "move", "@two", "--to", third.ns.Name)
-	first.move("@two", "--to", third.ns.Name, "--force")
+	const announced = "10.9.0.110: announced by gw3 after "
+	if out := first.vipctl("vip", "move", "@two", "--to", third.ns.Name, "--force", "--timeout", wait.Patience.String()); !strings.HasPrefix(out, announced) {
+		t.Errorf("forced move: output = %q, want %q", out, announced)
+	}
 	f.leadsTo(third, two...)
 
 	third.relays[0].Cut()

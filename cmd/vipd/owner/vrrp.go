@@ -69,6 +69,9 @@ type byVRRP struct {
 	witness   witness
 }
 
+// Bound does nothing, because adverts show that this host owns its VIPs.
+func (d *byVRRP) Bound(local.Time, []netip.Addr) []local.Action { return nil }
+
 // newByVRRP returns a decider for a core whose gate is closed.
 func newByVRRP(c *core) *byVRRP {
 	d := &byVRRP{Node: newNode(c.o.VRRP.Gate), core: c, layout: c.layout, report: &api.OwnerReport{}}

@@ -66,7 +66,7 @@ func (w *worker) restore() {
 // check retries VIPs that could not be added, and reports if another program has changed the gate.
 func (w *worker) check() {
 	if again := w.absent.again(); len(again) > 0 {
-		w.bind(again)
+		w.add(again)
 	}
 	why, err := w.kernel.Intact()
 	if err != nil {
@@ -97,7 +97,7 @@ func (w *worker) act(a any) {
 	case local.OpenGate:
 		w.open()
 	case local.Bind:
-		w.bind(a.Addrs)
+		w.add(a.Addrs)
 	case unbinds:
 		w.unbind(a)
 	}
@@ -147,6 +147,14 @@ func (w *worker) unbind(all unbinds) {
 		if u.ID != 0 {
 			w.queueInput(func(now local.Time) []local.Action { return w.user.Unbound(now, u.ID) })
 		}
+	}
+}
+
+// add adds VIPs that the decider wants, and reports the added VIPs to it.
+func (w *worker) add(vips []netip.Addr) {
+	failed := w.bind(vips)
+	if added := slices.DeleteFunc(slices.Clone(vips), func(a netip.Addr) bool { return failed[a] != nil }); len(added) > 0 {
+		w.queueInput(func(now local.Time) []local.Action { return w.user.Bound(now, added) })
 	}
 }
 

@@ -167,47 +167,64 @@ func (r *records) blockReason(name string, m failover.Member, a netip.Addr, forc
 }
 
 // MoveVIP asks the owner of a VIP to move it to another node, or to the best node if to is "". It
-// waits until the VIP has moved, and returns the new owner. If the owner refuses, it returns an
-// error.
-func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to string, err error) {
+// waits until the new owner announces the VIP, and returns the new owner. announced is false if the
+// new owner's version does not report this, or if the VIP did not move. If the owner refuses,
+// MoveVIP returns an error.
+func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to string, announced bool, err error) {
 	r, err := o.readOwnership(ctx)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	owner, ok := r.owners[a]
 	if !ok {
-		return "", fmt.Errorf("%s has no owner: \"vipctl get vips\" lists the VIPs with an owner", a)
+		return "", false, fmt.Errorf("%s has no owner: \"vipctl get vips\" lists the VIPs with an owner", a)
 	}
 	member, registered := r.members[m.To]
 	session, alive := r.sessions[owner.Node]
 	switch {
 	case m.To == owner.Node && alive && session.ID == owner.Session:
-		return m.To, nil
+		return m.To, false, nil
 	case m.To != "" && !registered:
-		return owner.Node, fmt.Errorf("%s does not participate: its vipd owner is not registered in etcd; start it, or name another node", m.To)
+		return owner.Node, false, fmt.Errorf("%s does not participate: its vipd owner is not registered in etcd; start it, or name another node", m.To)
 	}
 	if why := r.blockReason(m.To, member, a, m.Force); m.To != "" && why != "" {
 		if r.blockReason(m.To, member, a, true) == "" {
 			why += " (--force moves it anyway)"
 		}
-		return owner.Node, fmt.Errorf("%s can't own %s: %s", m.To, a, why)
+		return owner.Node, false, fmt.Errorf("%s can't own %s: %s", m.To, a, why)
 	}
 	withdraw, err := o.requestMove(ctx, a, m)
 	if err != nil {
-		return owner.Node, err
+		return owner.Node, false, err
 	}
 	defer withdraw()
+	return o.awaitMove(ctx, a, owner)
+}
+
+// awaitMove waits until another node than the former owner announces a VIP. It does not wait for
+// the announcement if another host acquires the VIP for another reason than the move.
+func (o *Admin) awaitMove(ctx context.Context, a netip.Addr, former failover.Owner) (to string, announced bool, _ error) {
 	for {
 		r, err := o.readOwnership(ctx)
+		if err == nil {
+			to = ""
+			if next := r.owners[a]; next.Node != former.Node {
+				to = next.Node
+				member, registered := r.members[to]
+				if announced = member.Announces(a, next.Generation); announced || registered && member.Announced == nil || !next.Requested() {
+					return to, announced, nil
+				}
+			} else if r.moves[a].Until.IsZero() {
+				return former.Node, false, fmt.Errorf("%s has refused to hand over %s: \"vipctl events\" there shows the reason", former.Node, a)
+			}
+		}
 		switch {
-		case err == nil && r.owners[a].Node != owner.Node:
-			return r.owners[a].Node, nil
-		case err == nil && r.moves[a].Until.IsZero():
-			return owner.Node, fmt.Errorf("%s has refused to hand over %s: \"vipctl events\" there shows the reason", owner.Node, a)
+		case ctx.Err() != nil && to != "":
+			return to, false, fmt.Errorf("%s owns %s, but has not announced it in time: \"vipctl status\" there shows the reason", to, a)
 		case ctx.Err() != nil:
-			return owner.Node, fmt.Errorf("%s has not answered in time: %s stays there; check whether its vipd owner runs", owner.Node, a)
+			return former.Node, false, fmt.Errorf("%s has not answered in time: %s stays there; check whether its vipd owner runs", former.Node, a)
 		case err != nil:
-			return owner.Node, err
+			return former.Node, false, err
 		}
 		wake.Sleep(ctx, movePause)
 	}
