@@ -232,8 +232,8 @@ func runVIP(c *cli.Call) error {
 }
 
 // moveVIP moves a VIP and returns its new owner, or an error if no new owner announces it within
-// --timeout. announced is false if the new owner's version does not report that. If force is true, the VIP moves even if the target node can't serve it, and stays
-// there.
+// --timeout. announced is false if the new owner's version does not report that. If force is true,
+// the VIP moves even if the target node can't serve it, and stays there.
 func moveVIP(c *cli.Call, a netip.Addr, to, reason string, force bool) (owner string, announced bool, err error) {
 	w, err := c.Etcd()
 	if err != nil {

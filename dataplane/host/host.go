@@ -15,8 +15,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// ErrUnsettled matches an error of LocalAddresses (errors.Is) if addresses changed during each attempt
-// to list them. FollowAddresses reports the last of these changes.
+// ErrUnsettled matches an error of LocalAddresses (errors.Is) if addresses changed during each
+// attempt to list them. FollowAddresses reports the last of these changes.
 var ErrUnsettled = errors.New("this host's addresses change too quickly to be listed")
 
 // Options configures a Host.
