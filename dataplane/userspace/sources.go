@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// ownAddresses caches the node's own addresses. If an address is unknown, has reads them again, at
-// most once a second.
+// ownAddresses caches the node's own addresses for a second, because another machine may get an
+// address that the node has lost.
 type ownAddresses struct {
+	reading  sync.Mutex // locked while the addresses are read, so has reads them at most once a second
 	mu       sync.Mutex
 	known    map[netip.Addr]bool
 	networks []netip.Prefix
@@ -20,6 +21,11 @@ type ownAddresses struct {
 func (o *ownAddresses) has(a netip.Addr) bool {
 	own, sure := o.peek(a)
 	if sure {
+		return own
+	}
+	o.reading.Lock()
+	defer o.reading.Unlock()
+	if own, sure = o.peek(a); sure {
 		return own
 	}
 	known, networks := readOwnAddresses()
@@ -42,8 +48,7 @@ func (o *ownAddresses) joins(a, b netip.Addr) bool {
 func (o *ownAddresses) peek(a netip.Addr) (own, sure bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	own = o.known[a]
-	return own, own || time.Since(o.read) <= time.Second
+	return o.known[a], time.Since(o.read) <= time.Second
 }
 
 func readOwnAddresses() (known map[netip.Addr]bool, networks []netip.Prefix) {
