@@ -146,15 +146,16 @@ func (r *Replies) needLocked(d *Dataplane, needed bool) {
 func (r *Replies) neededLocked() bool { return len(r.owners) > 0 || r.users.Load() > 0 }
 
 // intact returns a description of damage that a cheap check finds, or "".
-func (r *Replies) intact() (string, error) {
+func (r *Replies) intact() (damage string, failed error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for family, p := range r.paths {
-		if found, err := p.Intact(); found != "" || err != nil {
-			return fmt.Sprintf("replies to clients' addresses (%s): %s", family, found), err
+		found, err := p.Intact()
+		if failed = errors.Join(failed, err); found != "" {
+			return fmt.Sprintf("replies to clients' addresses (%s): %s", family, found), failed
 		}
 	}
-	return "", nil
+	return "", failed
 }
 
 // release records that the closed dataplane d no longer needs paths. It removes the paths unless

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/inet"
+	"vipd/dataplane/internal/replies"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -205,6 +207,26 @@ func TestClientSourceDamage(t *testing.T) {
 		d.apply(w.fromClients(balancer.ClientSource)...)
 		w.wantClients(t, damage, w.client, "10.1.0.2", "fd00:1::2")
 	}
+}
+
+// TestClientSourceUnchecked makes the check of a reply path fail. Intact must return the error, but
+// no damage.
+func TestClientSourceUnchecked(t *testing.T) {
+	w := newGateway(t)
+	d := start(t, Options{})
+	d.apply(w.fromClients(balancer.ClientSource)...)
+	d.replies.paths[inet.IPv4].Close()
+	if damage, err := d.Intact(t.Context()); damage != "" || err == nil {
+		t.Errorf("Intact = %q, %v; want an error and no damage", damage, err)
+	}
+	w.Host().Exec("ip", "-6", "rule", "del", "pref", "118")
+	if damage, _ := d.Intact(t.Context()); !strings.Contains(damage, "ipv6") {
+		t.Errorf("Intact = %q after the IPv6 rule was removed, want damage of ipv6", damage)
+	}
+	if _, err := replies.Cleanup(false); err != nil { // the closed path can't be removed
+		t.Error(err)
+	}
+	d.replies.leave()
 }
 
 // TestClientSourceHandover hands over open connections to a process in which the setting is off.
