@@ -297,7 +297,7 @@ func (p *portSockets) adoptFlowsLocked() {
 			left = append(left, x)
 			continue
 		}
-		i := c.index(x.Backend)
+		i, foreign := c.index(x.Backend), x.isForeign() // before openConn closes the descriptor
 		socket, err := openConn[*net.UDPConn](x.files[0])
 		if err != nil {
 			continue
@@ -310,9 +310,9 @@ func (p *portSockets) adoptFlowsLocked() {
 		b.take(0)
 		n := &flow{
 			client: x.Client, back: way{socket: p.packets, local: x.Local, port: p.at.Port()}, port: port, backend: b, socket: socket, since: x.since(), counter: c.counter,
-			admission: f.recountLocked(x.Client.Addr()), foreign: x.isForeign(),
+			admission: f.recountLocked(x.Client.Addr()), foreign: foreign,
 		}
-		f.d.replies.opened(n.foreign)
+		f.d.replies.opened(foreign)
 		n.in.Store(x.In.Bytes)
 		n.out.Store(x.Out.Bytes)
 		if x.Unanswered {

@@ -237,6 +237,7 @@ func TestClientSourceHandover(t *testing.T) {
 	d := start(t, Options{})
 	d.apply(w.fromClients(balancer.ClientSource)...)
 	c, _ := w.open(t, w.client, "tcp", "[fd00:96::1]:80")
+	u, _ := w.open(t, w.client, "udp", "10.96.0.1:80")
 	next := d.takenOver()
 	if _, err := next.Observe(t.Context()); err != nil {
 		t.Fatal(err)
@@ -248,7 +249,11 @@ func TestClientSourceHandover(t *testing.T) {
 	if _, err := next.Observe(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	if n := next.replies.users.Load(); n != 2 {
+		t.Errorf("inherited sockets with clients' addresses = %d, want 2", n)
+	}
 	wantMore(t, c)
+	wantMore(t, u)
 	_ = c.Close()
 	next.replies.leave() // simulates a kill
 	done, err := Cleanup(t.Context(), true)
