@@ -115,6 +115,16 @@ func (a *applied) isReady(want balancer.Desired) bool {
 	return want.Frontends.Len() == 0 || failing < want.Frontends.Len()
 }
 
+// isWaiting reports whether a wanted frontend is not applied yet.
+func (a *applied) isWaiting() bool {
+	for _, t := range a.retries {
+		if t.wanted != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // errors returns the error of each key that has a retry.
 func (a *applied) errors() map[balancer.Key]error {
 	all := make(map[balancer.Key]error, len(a.retries))

@@ -16,6 +16,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/dataplane"
+	"vipd/dataplane/handover"
 	"vipd/test/fake"
 	"vipd/test/wait"
 )
@@ -291,6 +292,54 @@ func (h *gatedHost) Ready(c dataplane.Change, _ bool) error {
 		return errShut
 	}
 	return nil
+}
+
+// inheritor is a dataplane that counts the calls of Discard.
+type inheritor struct {
+	*fake.Dataplane
+	waiting, final atomic.Int64 // calls with waiting = true and false
+}
+
+func (*inheritor) HandOver(context.Context, *handover.Queue) error { return nil }
+func (*inheritor) Inherit([]handover.Item)                         {}
+func (d *inheritor) Discard(waiting bool) {
+	if waiting {
+		d.waiting.Add(1)
+	} else {
+		d.final.Add(1)
+	}
+}
+
+// TestEngineDiscardsInherited applies a frontend while the host refuses another one. Discard must
+// be called with waiting set until the host permits the other frontend.
+func TestEngineDiscardsInherited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &fixture{Rand: rand.New(rand.NewPCG(1, 11)), t: t, kernel: fake.NewKernel()}
+		host, d := &gatedHost{Host: fake.NewHost(w.kernel)}, &inheritor{Dataplane: fake.New(w.kernel)}
+		host.shut.Store(true)
+		w.startWith(d, host)
+		defer func() { w.stop() }()
+		for i := range 2 {
+			f := w.frontend(balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), Port: 80, Proto: balancer.TCP})
+			if i == 1 {
+				f.Sources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+			}
+			w.desired.Frontends = w.desired.Frontends.Set(f.Key, f)
+			w.desired.Addresses = w.desired.Addresses.Set(f.Addr, 1)
+		}
+		w.set()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if d.waiting.Load() == 0 || d.final.Load() > 0 {
+			t.Errorf("calls of Discard with and without waiting = %d, %d; want only the former", d.waiting.Load(), d.final.Load())
+		}
+		host.shut.Store(false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if d.final.Load() == 0 {
+			t.Error("calls of Discard without waiting = 0 after the host permits the frontend, want at least 1")
+		}
+	})
 }
 
 // TestEngineHeldChange changes frontends while the host refuses these changes. The frontends must

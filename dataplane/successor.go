@@ -26,6 +26,10 @@ type HandsOver interface {
 	// Inherit accepts the items that the previous process has handed over. It is called before the
 	// first Apply.
 	Inherit(items []handover.Item)
+	// Discard closes the inherited items that no frontend has adopted. The engine calls it before
+	// each Intact. If waiting is true, some wanted frontends are not applied yet, and Discard keeps
+	// the items for a limited time.
+	Discard(waiting bool)
 }
 
 // Inherit passes to d the items that the previous process has handed over. If d does not implement

@@ -57,6 +57,9 @@ func (e *Engine) checkDamage(ctx context.Context) (damaged bool) {
 		return false
 	}
 	e.busy.start()
+	if d, inherits := As[HandsOver](e.Dataplane); inherits {
+		d.Discard(e.applied.isWaiting())
+	}
 	reason, err := e.Dataplane.Intact(ctx)
 	if reason == "" { // check the host even if the dataplane's check failed
 		var failed error

@@ -111,8 +111,8 @@
 // were read but not written. These bytes are in memory or in a pipe, which is sent unchanged. First
 // the loops stop between two events, and deadlines in the past stop UDP reads, so no bytes are lost
 // or read twice. Redirects remain, because the next process has their sockets. In that process,
-// Inherit stores the items until Apply defines their frontends. After everything wanted was
-// applied, the first call to Intact closes the unused items.
+// Inherit stores the items until Apply defines their frontends. Discard closes the unused items
+// after everything wanted was applied, or after adoptTime.
 //
 // The package does not hold addresses, does not modify other programs' packets, and does not serve
 // SCTP. The bind interception works without privilege if any user may bind the ports and addresses:

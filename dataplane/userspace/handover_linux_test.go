@@ -28,6 +28,7 @@ func (r *rig) succeed(frontends ...*balancer.Frontend) *rig {
 	r.t.Helper()
 	next := r.takenOver()
 	next.apply(frontends...)
+	next.Discard(false)
 	if reason, err := next.Intact(r.t.Context()); reason != "" || err != nil {
 		r.t.Fatal(reason, err)
 	}
@@ -260,6 +261,48 @@ func TestHandOverOfFlows(t *testing.T) {
 			t.Errorf("client %d during the drain: backend = %s, want %s", i, got, was[i])
 		}
 	}
+}
+
+// TestHandOverWaitsForFrontends hands over a connection and a flow. Their frontends are applied
+// after the first Discard, and both must continue. A connection whose frontend is never applied
+// must be reset after adoptTime.
+func TestHandOverWaitsForFrontends(t *testing.T) {
+	lines := serveAt(t, "127.0.0.1:0", named("one"))
+	first, late, never := frontendAt("127.1.0.8:8000/tcp", lines.addr), frontendAt("127.1.0.8:8001/tcp", lines.addr), frontendAt("127.1.0.8:8002/tcp", lines.addr)
+	packets := frontendAt("127.1.0.8:8001/udp", echoPackets(t, "b"))
+	d := start(t, Options{})
+	d.apply(first, late, never, packets)
+	waiting, lost := mustConnect(t, late.AddrPort()), mustConnect(t, never.AddrPort())
+	waiting.mustAsk(t)
+	lost.mustAsk(t)
+	c := udpClient(t, packets.AddrPort())
+	askPacket(t, c)
+	source := func(d *rig) (at string) {
+		f := d.frontends[packets.Key]
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.flows.each(func(x *flow) { at = x.socket.LocalAddr().String() })
+		return at
+	}
+	was := source(d)
+	next := d.takenOver()
+	next.apply(first)
+	next.Discard(true)
+	if reason, err := next.Intact(t.Context()); reason != "" || err != nil {
+		t.Errorf("Intact = %q, %v; want no reason", reason, err)
+	}
+	next.apply(late, packets)
+	waiting.mustAsk(t)
+	askPacket(t, c)
+	if got := source(next); got != was {
+		t.Errorf("source of the flow after the handover = %s, want %s", got, was)
+	}
+	if next.waits(time.Now().Add(2 * adoptTime)) {
+		t.Error("items wait after adoptTime, want them to be discarded")
+	}
+	next.inherited.until = time.Now()
+	next.Discard(true)
+	wantReset(t, lost)
 }
 
 // TestFlowHeaderUntilReply sends datagrams before and after a handover. Each datagram must start

@@ -24,6 +24,9 @@ type inheritance struct {
 	redirected   bool
 	conns, flows map[balancer.Key][]inherited
 	clients      map[balancer.AffinityMemory][]handedClient
+	// until is the time until which the items wait for frontends that failed, or zero before the
+	// first Discard.
+	until time.Time
 }
 
 type inherited struct {
@@ -55,10 +58,14 @@ func (x *inherited) close() { handover.Item{Files: x.files}.Close() }
 // inheritTime limits how long discard may take to remove redirects after it has closed items.
 const inheritTime = 30 * time.Second
 
+// adoptTime limits how long items wait for frontends that the host does not permit yet or that
+// failed.
+const adoptTime = 30 * time.Second
+
 var _ dataplane.HandsOver = (*Dataplane)(nil)
 
 // Inherit implements [dataplane.HandsOver]. Each frontend adopts its items when it is applied, and
-// discard closes the unused items.
+// Discard closes the unused items.
 func (d *Dataplane) Inherit(items []handover.Item) {
 	d.applying.Lock()
 	defer d.applying.Unlock()
@@ -323,6 +330,24 @@ func (p *portSockets) adoptFlowsLocked() {
 	if delete(f.d.inherited.flows, f.key); len(left) > 0 {
 		f.d.inherited.flows[f.key] = left
 	}
+}
+
+// Discard implements [dataplane.HandsOver].
+func (d *Dataplane) Discard(waiting bool) {
+	if !waiting || !d.waits(time.Now()) {
+		d.discard()
+	}
+}
+
+// waits reports whether the inherited items may still wait for frontends.
+func (d *Dataplane) waits(now time.Time) bool {
+	d.applying.Lock()
+	defer d.applying.Unlock()
+	in := &d.inherited
+	if in.until.IsZero() {
+		in.until = now.Add(adoptTime)
+	}
+	return now.Before(in.until)
 }
 
 // discard closes the inherited items that no frontend has adopted, which resets their connections.

@@ -37,7 +37,6 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 
 // Intact returns a description of missing redirect rules, or "". Sockets can't disappear.
 func (d *Dataplane) Intact(ctx context.Context) (string, error) {
-	d.discard() // the engine calls Intact only after it has applied everything
 	reason, err := d.tables.intact(ctx)
 	if reason != "" || err != nil {
 		return reason, err

@@ -161,6 +161,7 @@ func TestRangeHandOver(t *testing.T) {
 			next := start(t, Options{Intercept: intercept})
 			next.Inherit(d.handedOver())
 			next.apply(frontends...)
+			next.Discard(false)
 			if reason, err := next.Intact(t.Context()); reason != "" || err != nil {
 				t.Fatal(reason, err)
 			}

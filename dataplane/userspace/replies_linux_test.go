@@ -243,6 +243,7 @@ func TestClientSourceHandover(t *testing.T) {
 		t.Fatal(err)
 	}
 	next.apply(w.fromClients(balancer.NodeSource)...)
+	next.Discard(false)
 	if reason, err := next.Intact(t.Context()); reason != "" || err != nil {
 		t.Fatal(reason, err)
 	}
