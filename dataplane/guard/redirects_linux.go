@@ -116,6 +116,9 @@ type redirectTable struct {
 	nft.Maintained
 	family inet.Family
 	ports  *nft.Set
+	// same is the map for frontends whose redirect leads to their own port. Translating only the
+	// port would change nothing, and connections that are not translated do not pass the guard.
+	same *nft.Set
 	// have holds the kernel's redirects. It is nil if the kernel's redirects are unknown.
 	have map[balancer.Key]uint16
 }
@@ -126,36 +129,69 @@ const redirectTableName = "vipd-redirect"
 func newRedirectTable(conn *nft.Conn, family inet.Family) *redirectTable {
 	l := newLayout(family)
 	l.table.Name = redirectTableName
-	return &redirectTable{family: family, Maintained: nft.Maintained{Conn: conn, Table: l.table}, ports: &nft.Set{Name: "ports", Key: l.place, Data: nft.Dport}}
+	return &redirectTable{
+		family: family, Maintained: nft.Maintained{Conn: conn, Table: l.table},
+		ports: &nft.Set{Name: "ports", Key: l.place, Data: nft.Dport}, same: &nft.Set{Name: "same", Key: l.place, Data: nft.Dport},
+	}
+}
+
+// RedirectRules returns the rules of a chain that redirect a protocol's packets to the port that a
+// map holds for their destination. Connections to addresses of this host keep their address. The
+// kernel's redirect would replace it for the whole connection by the first address of the
+// interface, which may not exist, and which may be removed before the connection ends.
+func RedirectRules(protocol uint32, to nft.Lookup) []nft.Rule {
+	match := nft.Is{Field: nft.L4proto, Value: protocol}
+	return []nft.Rule{rule(match, nft.NotLocal{}, nft.Redirect{To: to}), rule(match, nft.DNATPort{To: to})}
+}
+
+// mapOf returns the map that contains the redirect of a frontend to a port.
+func (t *redirectTable) mapOf(k balancer.Key, port uint16) *nft.Set {
+	if k.Port.First() == port {
+		return t.same
+	}
+	return t.ports
 }
 
 // write changes the table from have to want. If have is nil, it writes everything.
 func (t *redirectTable) write(tx *nft.Tx, have, want map[balancer.Key]uint16) {
 	if have == nil {
-		tx.AddTable(t.Table) // deleting a missing table would fail
-		tx.DeleteTable(t.Table)
-		tx.AddTable(t.Table)
-		tx.AddSet(t.Table, t.ports)
-		for _, c := range []nft.Chain{base("prerouting", nft.NAT, nft.Prerouting, redirectPriority), base("output", nft.NAT, nft.Output, redirectPriority)} {
-			tx.AddChain(t.Table, &c)
-			for _, protocol := range []uint32{protocolTCP, protocolUDP} {
-				tx.AddRule(t.Table, c.Name, rule(nft.Is{Field: nft.L4proto, Value: protocol}, nft.Redirect{To: nft.Lookup{Key: t.ports.Key, In: t.ports}}))
-			}
-		}
+		t.define(tx)
 	}
-	var gone, come []nft.Elem
+	gone, come := map[*nft.Set][]nft.Elem{}, map[*nft.Set][]nft.Elem{}
 	for k, port := range have {
 		if want[k] != port {
-			gone = append(gone, element(placeOf(k)))
+			in := t.mapOf(k, port)
+			gone[in] = append(gone[in], element(placeOf(k)))
 		}
 	}
 	for k, port := range want {
 		if have[k] != port {
-			come = append(come, nft.Elem{Key: element(placeOf(k)).Key, Data: nft.Bytes{}.Port(port)})
+			in := t.mapOf(k, port)
+			come[in] = append(come[in], nft.Elem{Key: element(placeOf(k)).Key, Data: nft.Bytes{}.Port(port)})
 		}
 	}
-	tx.Delete(t.Table, t.ports, gone...)
-	tx.Create(t.Table, t.ports, come...)
+	for _, in := range []*nft.Set{t.ports, t.same} {
+		tx.Delete(t.Table, in, gone[in]...)
+		tx.Create(t.Table, in, come[in]...)
+	}
+}
+
+// define replaces the table with one that has the rules but no redirects.
+func (t *redirectTable) define(tx *nft.Tx) {
+	tx.AddTable(t.Table) // deleting a missing table would fail
+	tx.DeleteTable(t.Table)
+	tx.AddTable(t.Table)
+	tx.AddSet(t.Table, t.ports)
+	tx.AddSet(t.Table, t.same)
+	for _, c := range []nft.Chain{base("prerouting", nft.NAT, nft.Prerouting, redirectPriority), base("output", nft.NAT, nft.Output, redirectPriority)} {
+		tx.AddChain(t.Table, &c)
+		for _, protocol := range []uint32{protocolTCP, protocolUDP} {
+			for _, r := range RedirectRules(protocol, nft.Lookup{Key: t.ports.Key, In: t.ports}) {
+				tx.AddRule(t.Table, c.Name, r)
+			}
+			tx.AddRule(t.Table, c.Name, rule(nft.Is{Field: nft.L4proto, Value: protocol}, nft.Redirect{To: nft.Lookup{Key: t.same.Key, In: t.same}}))
+		}
+	}
 }
 
 func (t *redirectTable) set(ctx context.Context, want map[balancer.Key]uint16) error {
@@ -191,13 +227,15 @@ func (t *redirectTable) compare() (string, error) {
 	if reason, err := t.Changed(); reason != "" || err != nil {
 		return reason, err
 	}
-	found, err := t.Elements(t.Table, t.ports.Name)
-	if err != nil {
-		return "", err
-	}
-	ports := make(map[string]string, len(found))
-	for _, e := range found {
-		ports[string(e.Key)] = string(e.Data)
+	ports := make(map[string]string, len(t.have))
+	for _, in := range []*nft.Set{t.ports, t.same} {
+		found, err := t.Elements(t.Table, in.Name)
+		if err != nil {
+			return "", err
+		}
+		for _, e := range found {
+			ports[string(e.Key)] = string(e.Data)
+		}
 	}
 	same := len(ports) == len(t.have)
 	for k, port := range t.have {

@@ -30,7 +30,7 @@ func rangeRedirects() portmap.Kind {
 		Name: rangesTable, Data: nft.Dport, Chains: []nft.Chain{chain("prerouting", nft.Prerouting), chain("output", nft.Output)},
 		Rules: func(_ string, number nft.Lookup) (all []nft.Rule) {
 			for _, p := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
-				all = append(all, nft.Rule{Do: []nft.Stmt{nft.Is{Field: nft.L4proto, Value: uint32(p.Number())}, nft.Redirect{To: number}}})
+				all = append(all, guard.RedirectRules(uint32(p.Number()), number)...)
 			}
 			return all
 		},
@@ -81,11 +81,17 @@ func (r *redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) erro
 			single[k] = port
 		}
 	}
-	err := r.single.Set(ctx, single)
 	if r.ranges == nil {
-		return err
+		return r.single.Set(ctx, single)
 	}
-	return errors.Join(err, r.ranges.Set(ctx, portmap.Narrowest(ranges)))
+	parts := portmap.Narrowest(ranges)
+	for k, port := range parts { // the single port's rule translates even a redirect to the same port
+		at := balancer.Key{Addr: k.Addr, Port: balancer.PortRange(port), Proto: k.Proto}
+		if _, used := single[at]; !used && k.Port.Contains(uint16(port)) {
+			single[at] = uint16(port)
+		}
+	}
+	return errors.Join(r.single.Set(ctx, single), r.ranges.Set(ctx, parts))
 }
 
 // Observe implements redirector.

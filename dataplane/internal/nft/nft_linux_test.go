@@ -89,7 +89,7 @@ func (s *sample) rules() map[string][]Rule {
 	ours := AddBits{CtMark, 0x8000}
 	do := func(all ...Stmt) Rule { return Rule{Do: all} }
 	return map[string][]Rule{
-		"pre":     {do(Vmap{place, s.svc}), do(Is{L4proto, 6, false}, Redirect{Lookup{place, s.redir}})},
+		"pre":     {do(Vmap{place, s.svc}), do(Is{L4proto, 6, false}, NotLocal{}, Redirect{Lookup{place, s.redir}}), do(Is{L4proto, 17, false}, DNATPort{Lookup{place, s.redir}})},
 		"out":     {do(Vmap{place, s.svc})},
 		"some-10": {do(ours), do(DNAT{To: Lookup{with(Numgen{Random: true, Mod: 10}), s.eps}})},
 		"turn-3":  {do(ours), do(DNAT{To: Lookup{with(Numgen{Mod: 3}), s.eps}})},
@@ -320,8 +320,8 @@ func TestReads(t *testing.T) {
 		t.Errorf("sets = %v, %v; want %d", sets, err, len(s.sets()))
 	}
 	rules, err := c.Rules(s.table, "")
-	if err != nil || len(rules) != 37 || rules[0].Handle == 0 {
-		t.Errorf("%d rules = %v, %v, want 37 with handles", len(rules), rules, err)
+	if err != nil || len(rules) != 38 || rules[0].Handle == 0 {
+		t.Errorf("%d rules = %v, %v, want 38 with handles", len(rules), rules, err)
 	}
 	for _, x := range []Table{{IPv4, "absent"}, {IPv6, "sample"}} {
 		chains, err := c.Chains(x)

@@ -282,7 +282,8 @@ func (s DNAT) write(m *message, f TableFamily) {
 	})
 }
 
-// Redirect sends the connection to a port of this host. The rule must match the protocol first.
+// Redirect sends the connection to a port of this host, at the first address of the interface on
+// which its packets arrive. The rule must match the protocol first.
 type Redirect struct{ To Lookup }
 
 func (s Redirect) text(f TableFamily) string { return "redirect to :" + s.To.text(f) }
@@ -290,6 +291,21 @@ func (s Redirect) text(f TableFamily) string { return "redirect to :" + s.To.tex
 func (s Redirect) write(m *message, f TableFamily) {
 	s.To.load(m, f, first, spare)
 	m.expr(listElem, "redir", func() { m.Wire32(1, register(first)) }) // NFTA_REDIR_REG_PROTO_MIN
+}
+
+// DNATPort sets the port of the connection's destination, and keeps the address. The rule must
+// match the protocol first. If the port is unchanged, the connection does not count as translated.
+type DNATPort struct{ To Lookup }
+
+func (s DNATPort) text(f TableFamily) string { return "dnat to :" + s.To.text(f) }
+
+func (s DNATPort) write(m *message, f TableFamily) {
+	s.To.load(m, f, first, spare)
+	m.expr(listElem, "nat", func() {
+		m.Wire32(1, 1)               // NFTA_NAT_TYPE: NFT_NAT_DNAT
+		m.Wire32(2, uint32(f))       // NFTA_NAT_FAMILY
+		m.Wire32(5, register(first)) // NFTA_NAT_REG_PROTO_MIN
+	})
 }
 
 // ClampMSS limits the maximum segment size of a TCP SYN to the path MTU in both directions. The
