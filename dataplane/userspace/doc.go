@@ -71,14 +71,16 @@
 // # Redirect
 //
 // The nf_tables table vipd-redirect, one for each family, has a map from frontends to ports
-// (vipd/dataplane/guard, Redirects). TCP frontends share a port, and direct connections to it are
-// reset. Frontends without active backends are redirected to closed or silent ports, which vipd
-// holds. Otherwise a program on the host that listens on the frontend's port would get the clients.
-// A UDP frontend has its own port, and also serves clients that send to it directly. When a UDP
-// frontend's redirect is added or removed, vipd deletes the frontend's flows from conntrack.
-// Otherwise clients that continue to send would reach a closed port. Flows to a socket that stays
-// open for them are not deleted. A new TCP redirect deletes older conntrack entries of connections
-// that are not established yet, so the client's next SYN is redirected.
+// (vipd/dataplane/guard, Redirects). A redirect changes only the port if the VIP is an address of
+// this host. Otherwise it also changes the address, to one of this host. TCP frontends share a
+// port, and direct connections to it are reset. Frontends without active backends are redirected to
+// closed or silent ports, which vipd holds. Otherwise a program on the host that listens on the
+// frontend's port would get the clients. A UDP frontend has its own port, and also serves clients
+// that send to it directly. When a UDP frontend's redirect is added or removed, vipd deletes the
+// frontend's flows from conntrack. Otherwise clients that continue to send would reach a closed
+// port. Flows to a socket that stays open for them are not deleted. A new TCP redirect deletes
+// older conntrack entries of connections that are not established yet, so the client's next SYN is
+// redirected.
 //
 // # Ranges of ports
 //
